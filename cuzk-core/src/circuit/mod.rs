@@ -1,0 +1,137 @@
+//! Constraint systems: what a circuit is synthesised into.
+//!
+//! Filecoin's circuits are generic over the constraint system, and each instance is tens of
+//! thousands of lines of machine code. So there is exactly one: [`Synthesizer`], which hands every
+//! variable and constraint to a [`ConstraintSink`]. To do something new with a circuit (prove it,
+//! count it, fold it at tau, record it) is to write a sink.
+
+use bellpepper_core::{
+    Circuit, ConstraintSystem, Index, LinearCombination, SynthesisError, Variable,
+};
+use blstrs::Scalar;
+
+/// Receives a circuit's variables and constraints in order.
+pub trait ConstraintSink: Send {
+    /// Whether variables need their values; without, a blank circuit will do and its witness
+    /// closures are never called.
+    fn wants_values(&self) -> bool;
+    /// Whether constraints are needed; without, their closures are never called.
+    fn wants_constraints(&self) -> bool {
+        true
+    }
+    /// The next public input. `value` is there when [`wants_values`](Self::wants_values). The first
+    /// one is the constant one.
+    fn input(&mut self, value: Option<Scalar>) -> Result<(), SynthesisError>;
+    /// The next auxiliary (witness) variable.
+    fn aux(&mut self, value: Option<Scalar>) -> Result<(), SynthesisError>;
+    /// The next constraint `a · b = c`, only over variables given before. Coefficients may be zero.
+    fn enforce(
+        &mut self,
+        a: &LinearCombination<Scalar>,
+        b: &LinearCombination<Scalar>,
+        c: &LinearCombination<Scalar>,
+    );
+}
+
+/// A circuit of any type, ready to be synthesised once.
+pub trait AnyCircuit: Send {
+    /// Feeds the constant one, then the circuit, then one `x · 0 = 0` constraint a public input
+    /// (Groth16's provers add them to make the inputs independent), into `sink`.
+    fn synthesize_into(
+        self: Box<Self>,
+        sink: &mut dyn ConstraintSink,
+    ) -> Result<(), SynthesisError>;
+}
+
+impl<C: Circuit<Scalar> + Send> AnyCircuit for C {
+    fn synthesize_into(
+        self: Box<Self>,
+        sink: &mut dyn ConstraintSink,
+    ) -> Result<(), SynthesisError> {
+        let mut cs = Synthesizer { sink, inputs: 0, aux: 0 };
+        cs.alloc_input(|| "one", || Ok(<Scalar as ff::Field>::ONE))?;
+        (*self).synthesize(&mut cs)?;
+        for i in 0..cs.inputs {
+            cs.enforce(|| "input", |lc| lc + Variable(Index::Input(i)), |lc| lc, |lc| lc);
+        }
+        Ok(())
+    }
+}
+
+/// The one constraint system: numbers variables and passes everything on to its sink.
+pub struct Synthesizer<'a> {
+    sink: &'a mut dyn ConstraintSink,
+    inputs: usize,
+    aux: usize,
+}
+
+impl Synthesizer<'_> {
+    fn value<F>(&self, f: F) -> Result<Option<Scalar>, SynthesisError>
+    where
+        F: FnOnce() -> Result<Scalar, SynthesisError>,
+    {
+        if self.sink.wants_values() {
+            f().map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+}
+
+impl ConstraintSystem<Scalar> for Synthesizer<'_> {
+    type Root = Self;
+
+    fn alloc<F, A, AR>(&mut self, _: A, f: F) -> Result<Variable, SynthesisError>
+    where
+        F: FnOnce() -> Result<Scalar, SynthesisError>,
+        A: FnOnce() -> AR,
+        AR: Into<String>,
+    {
+        let value = self.value(f)?;
+        self.sink.aux(value)?;
+        self.aux += 1;
+        Ok(Variable(Index::Aux(self.aux - 1)))
+    }
+
+    fn alloc_input<F, A, AR>(&mut self, _: A, f: F) -> Result<Variable, SynthesisError>
+    where
+        F: FnOnce() -> Result<Scalar, SynthesisError>,
+        A: FnOnce() -> AR,
+        AR: Into<String>,
+    {
+        let value = self.value(f)?;
+        self.sink.input(value)?;
+        self.inputs += 1;
+        Ok(Variable(Index::Input(self.inputs - 1)))
+    }
+
+    fn enforce<A, AR, LA, LB, LC>(&mut self, _: A, a: LA, b: LB, c: LC)
+    where
+        A: FnOnce() -> AR,
+        AR: Into<String>,
+        LA: FnOnce(LinearCombination<Scalar>) -> LinearCombination<Scalar>,
+        LB: FnOnce(LinearCombination<Scalar>) -> LinearCombination<Scalar>,
+        LC: FnOnce(LinearCombination<Scalar>) -> LinearCombination<Scalar>,
+    {
+        if self.sink.wants_constraints() {
+            self.sink.enforce(
+                &a(LinearCombination::zero()),
+                &b(LinearCombination::zero()),
+                &c(LinearCombination::zero()),
+            );
+        }
+    }
+
+    fn push_namespace<NR, N>(&mut self, _: N)
+    where
+        NR: Into<String>,
+        N: FnOnce() -> NR,
+    {
+    }
+
+    fn pop_namespace(&mut self) {}
+
+    fn get_root(&mut self) -> &mut Self {
+        self
+    }
+}

@@ -1,0 +1,1 @@
+//! The CPU backend: transforms and multi-exponentiations on host threads.

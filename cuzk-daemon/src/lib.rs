@@ -1,0 +1,1 @@
+//! The cuzk proving daemon.
