@@ -5,6 +5,14 @@
 //! variable and constraint to a [`ConstraintSink`]. To do something new with a circuit (prove it,
 //! count it, fold it at tau, record it) is to write a sink.
 
+mod assignment;
+mod density;
+mod diagnosis;
+
+pub use assignment::{Assignment, Stopped, Synthesized};
+pub use density::Density;
+pub use diagnosis::{diagnose, Diagnosis};
+
 use bellpepper_core::{
     Circuit, ConstraintSystem, Index, LinearCombination, SynthesisError, Variable,
 };
@@ -17,6 +25,10 @@ pub trait ConstraintSink: Send {
     fn wants_values(&self) -> bool;
     /// Whether constraints are needed; without, their closures are never called.
     fn wants_constraints(&self) -> bool {
+        true
+    }
+    /// Whether constraints are needed with their right side; without, `c` comes empty.
+    fn wants_c(&self) -> bool {
         true
     }
     /// The next public input. `value` is there when [`wants_values`](Self::wants_values). The first
@@ -114,11 +126,9 @@ impl ConstraintSystem<Scalar> for Synthesizer<'_> {
         LC: FnOnce(LinearCombination<Scalar>) -> LinearCombination<Scalar>,
     {
         if self.sink.wants_constraints() {
-            self.sink.enforce(
-                &a(LinearCombination::zero()),
-                &b(LinearCombination::zero()),
-                &c(LinearCombination::zero()),
-            );
+            let zero = LinearCombination::zero;
+            let c = if self.sink.wants_c() { c(zero()) } else { zero() };
+            self.sink.enforce(&a(zero()), &b(zero()), &c);
         }
     }
 
