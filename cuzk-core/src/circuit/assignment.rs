@@ -156,18 +156,18 @@ impl ConstraintSink for Assignment<'_> {
 
     fn enforce(
         &mut self,
-        a: &LinearCombination<Scalar>,
-        b: &LinearCombination<Scalar>,
-        _: &LinearCombination<Scalar>,
+        a: LinearCombination<Scalar>,
+        b: LinearCombination<Scalar>,
+        _: LinearCombination<Scalar>,
     ) {
         if self.rows == self.a.len() {
             self.stop(Stopped::TooLarge { what: "constraints", room: self.a.len() });
             return;
         }
         let witness = &self.witness[..self.aux];
-        self.a[self.rows] = evaluate(a, &self.inputs, witness, None, &mut self.a_aux);
+        self.a[self.rows] = evaluate(&a, &self.inputs, witness, None, &mut self.a_aux);
         self.b[self.rows] =
-            evaluate(b, &self.inputs, witness, Some(&mut self.b_inputs), &mut self.b_aux);
+            evaluate(&b, &self.inputs, witness, Some(&mut self.b_inputs), &mut self.b_aux);
         self.rows += 1;
     }
 }

@@ -80,11 +80,12 @@ impl ConstraintSink for RowCheck {
 
     fn enforce(
         &mut self,
-        a: &LinearCombination<Scalar>,
-        b: &LinearCombination<Scalar>,
-        c: &LinearCombination<Scalar>,
+        a: LinearCombination<Scalar>,
+        b: LinearCombination<Scalar>,
+        c: LinearCombination<Scalar>,
     ) {
-        if self.unsatisfied.is_none() && self.evaluate(a) * self.evaluate(b) != self.evaluate(c) {
+        if self.unsatisfied.is_none() && self.evaluate(&a) * self.evaluate(&b) != self.evaluate(&c)
+        {
             self.unsatisfied = Some(self.rows);
         }
         self.rows += 1;

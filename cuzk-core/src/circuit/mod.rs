@@ -39,34 +39,36 @@ pub trait ConstraintSink: Send {
     /// The next constraint `a · b = c`, only over variables given before. Coefficients may be zero.
     fn enforce(
         &mut self,
-        a: &LinearCombination<Scalar>,
-        b: &LinearCombination<Scalar>,
-        c: &LinearCombination<Scalar>,
+        a: LinearCombination<Scalar>,
+        b: LinearCombination<Scalar>,
+        c: LinearCombination<Scalar>,
     );
 }
 
 /// A circuit of any type, ready to be synthesised once.
 pub trait AnyCircuit: Send {
+    /// Feeds the circuit alone into `cs`, as bellpepper's own provers would.
+    fn synthesize(self: Box<Self>, cs: &mut Synthesizer<'_>) -> Result<(), SynthesisError>;
+
     /// Feeds the constant one, then the circuit, then one `x · 0 = 0` constraint a public input
     /// (Groth16's provers add them to make the inputs independent), into `sink`.
     fn synthesize_into(
         self: Box<Self>,
         sink: &mut dyn ConstraintSink,
-    ) -> Result<(), SynthesisError>;
-}
-
-impl<C: Circuit<Scalar> + Send> AnyCircuit for C {
-    fn synthesize_into(
-        self: Box<Self>,
-        sink: &mut dyn ConstraintSink,
     ) -> Result<(), SynthesisError> {
-        let mut cs = Synthesizer { sink, inputs: 0, aux: 0 };
+        let mut cs = Synthesizer::new(sink);
         cs.alloc_input(|| "one", || Ok(<Scalar as ff::Field>::ONE))?;
-        (*self).synthesize(&mut cs)?;
+        self.synthesize(&mut cs)?;
         for i in 0..cs.inputs {
             cs.enforce(|| "input", |lc| lc + Variable(Index::Input(i)), |lc| lc, |lc| lc);
         }
         Ok(())
+    }
+}
+
+impl<C: Circuit<Scalar> + Send> AnyCircuit for C {
+    fn synthesize(self: Box<Self>, cs: &mut Synthesizer<'_>) -> Result<(), SynthesisError> {
+        (*self).synthesize(cs)
     }
 }
 
@@ -77,7 +79,12 @@ pub struct Synthesizer<'a> {
     aux: usize,
 }
 
-impl Synthesizer<'_> {
+impl<'a> Synthesizer<'a> {
+    /// Numbers variables from 0.
+    pub fn new(sink: &'a mut dyn ConstraintSink) -> Self {
+        Self { sink, inputs: 0, aux: 0 }
+    }
+
     fn value<F>(&self, f: F) -> Result<Option<Scalar>, SynthesisError>
     where
         F: FnOnce() -> Result<Scalar, SynthesisError>,
@@ -128,7 +135,7 @@ impl ConstraintSystem<Scalar> for Synthesizer<'_> {
         if self.sink.wants_constraints() {
             let zero = LinearCombination::zero;
             let c = if self.sink.wants_c() { c(zero()) } else { zero() };
-            self.sink.enforce(&a(zero()), &b(zero()), &c);
+            self.sink.enforce(a(zero()), b(zero()), c);
         }
     }
 
