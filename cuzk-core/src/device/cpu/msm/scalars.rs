@@ -1,0 +1,94 @@
+//! The scalars of a multiplication: slices one after the other, each whole or thinned by a density.
+
+use crate::circuit::Density;
+use blstrs::Scalar;
+
+/// Scalars in the order of their points, read as a stream. Clones start where the original stands.
+#[derive(Debug, Clone, Default)]
+pub struct Scalars<'a> {
+    segments: Vec<Segment<'a>>,
+    len: usize,
+}
+
+#[derive(Debug, Clone)]
+struct Segment<'a> {
+    rest: &'a [Scalar],
+    density: Option<&'a Density>,
+    /// The variable that `rest` begins with.
+    next: usize,
+}
+
+impl<'a> Scalars<'a> {
+    /// Every one of `scalars`.
+    pub fn all(scalars: &'a [Scalar]) -> Self {
+        Self::default().then_all(scalars)
+    }
+
+    /// Those of `scalars` that occur: the k-th point belongs to the k-th set bit.
+    ///
+    /// # Panics
+    /// When `density` has another length than `scalars`.
+    pub fn dense(scalars: &'a [Scalar], density: &'a Density) -> Self {
+        Self::default().then_dense(scalars, density)
+    }
+
+    /// These, then every one of `scalars`.
+    #[must_use]
+    pub fn then_all(mut self, scalars: &'a [Scalar]) -> Self {
+        self.segments.push(Segment { rest: scalars, density: None, next: 0 });
+        self.len += scalars.len();
+        self
+    }
+
+    /// These, then those of `scalars` that occur.
+    ///
+    /// # Panics
+    /// When `density` has another length than `scalars`.
+    #[must_use]
+    pub fn then_dense(mut self, scalars: &'a [Scalar], density: &'a Density) -> Self {
+        assert_eq!(scalars.len(), density.len(), "one bit a scalar");
+        self.segments.push(Segment { rest: scalars, density: Some(density), next: 0 });
+        self.len += density.ones();
+        self
+    }
+
+    /// How many are left.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Replaces `block` by the next `block.capacity()` scalars; by fewer only at the end.
+    pub(super) fn fill(&mut self, block: &mut Vec<Scalar>) {
+        block.clear();
+        let wanted = block.capacity().min(self.len);
+        for segment in &mut self.segments {
+            segment.fill(block, wanted);
+        }
+        self.len -= block.len();
+    }
+}
+
+impl Segment<'_> {
+    fn fill(&mut self, block: &mut Vec<Scalar>, wanted: usize) {
+        let Some(density) = self.density else {
+            let (now, later) = self.rest.split_at(self.rest.len().min(wanted - block.len()));
+            block.extend_from_slice(now);
+            self.rest = later;
+            return;
+        };
+        let mut taken = 0;
+        while block.len() < wanted && taken < self.rest.len() {
+            if density.get(self.next + taken) {
+                block.push(self.rest[taken]);
+            }
+            taken += 1;
+        }
+        self.rest = &self.rest[taken..];
+        self.next += taken;
+    }
+}
