@@ -56,8 +56,8 @@ pub trait AnyCircuit: Send {
         self: Box<Self>,
         sink: &mut dyn ConstraintSink,
     ) -> Result<(), SynthesisError> {
+        sink.input(Some(<Scalar as ff::Field>::ONE))?;
         let mut cs = Synthesizer::new(sink);
-        cs.alloc_input(|| "one", || Ok(<Scalar as ff::Field>::ONE))?;
         self.synthesize(&mut cs)?;
         for i in 0..cs.inputs {
             cs.enforce(|| "input", |lc| lc + Variable(Index::Input(i)), |lc| lc, |lc| lc);
@@ -80,9 +80,9 @@ pub struct Synthesizer<'a> {
 }
 
 impl<'a> Synthesizer<'a> {
-    /// Numbers variables from 0.
+    /// For a sink that has the constant one already: it is input 0.
     pub fn new(sink: &'a mut dyn ConstraintSink) -> Self {
-        Self { sink, inputs: 0, aux: 0 }
+        Self { sink, inputs: 1, aux: 0 }
     }
 
     fn value<F>(&self, f: F) -> Result<Option<Scalar>, SynthesisError>
