@@ -5,4 +5,5 @@
 
 pub mod circuit;
 pub mod device;
+pub mod groth16;
 pub mod proof;

@@ -1,0 +1,141 @@
+//! Groth16 over BLS12-381: the verifying key, the proof's bytes, and verification.
+//!
+//! Points are Filecoin's: compressed G1 48 bytes, G2 96, in ZCash's encoding. Everything decoded
+//! here is checked to be on the curve and in the subgroup and not to be infinity; a proof that is
+//! not is no proof.
+
+use blstrs::{Bls12, G1Affine, G1Projective, G2Affine, G2Prepared, Gt, Scalar};
+use group::prime::PrimeCurveAffine;
+use group::{Curve, Group};
+use pairing::{MillerLoopResult, MultiMillerLoop};
+
+/// Bytes of one partition's proof: A (G1), B (G2), C (G1), compressed.
+pub const PROOF_BYTES: usize = 48 + 96 + 48;
+
+/// A circuit's verifying key; also what its proofs need besides the MSM bases.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct VerifyingKey {
+    pub alpha_g1: G1Affine,
+    pub beta_g1: G1Affine,
+    pub beta_g2: G2Affine,
+    pub gamma_g2: G2Affine,
+    pub delta_g1: G1Affine,
+    pub delta_g2: G2Affine,
+    /// One point a public input, the constant one first.
+    pub ic: Vec<G1Affine>,
+}
+
+/// A partition's proof.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Proof {
+    pub a: G1Affine,
+    pub b: G2Affine,
+    pub c: G1Affine,
+}
+
+/// Why bytes cannot be, or cannot be checked to be, a proof. A proof that is merely wrong is not an
+/// error: [`verify`] says `false`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VerifyError {
+    /// Not 192 bytes a partition.
+    #[error("a proof of {partitions} partition(s) has {expected} bytes, found {found}", expected = partitions * PROOF_BYTES)]
+    Length {
+        /// How many partitions were to be verified.
+        partitions: usize,
+        /// How many bytes there are.
+        found: usize,
+    },
+    /// Bytes that are no point of the prime-order subgroup, or infinity.
+    #[error("partition {partition}: {point} is no point of the subgroup")]
+    Point {
+        /// The partition.
+        partition: usize,
+        /// `A`, `B` or `C`.
+        point: &'static str,
+    },
+    /// The key belongs to another circuit.
+    #[error(
+        "partition {partition} has {found} public inputs, the verifying key is for {expected}"
+    )]
+    Inputs {
+        /// The partition.
+        partition: usize,
+        /// Inputs the key has points for.
+        expected: usize,
+        /// Inputs given.
+        found: usize,
+    },
+}
+
+impl Proof {
+    /// A, B, C compressed.
+    pub fn to_bytes(&self) -> [u8; PROOF_BYTES] {
+        let mut bytes = [0; PROOF_BYTES];
+        bytes[..48].copy_from_slice(&self.a.to_compressed());
+        bytes[48..144].copy_from_slice(&self.b.to_compressed());
+        bytes[144..].copy_from_slice(&self.c.to_compressed());
+        bytes
+    }
+
+    /// Decodes and checks all three points; the error names the one that is none.
+    pub fn from_bytes(bytes: &[u8; PROOF_BYTES]) -> Result<Self, &'static str> {
+        let (a, rest) = bytes.split_at(48);
+        let (b, c) = rest.split_at(96);
+        Ok(Self { a: g1(a).ok_or("A")?, b: g2(b).ok_or("B")?, c: g1(c).ok_or("C")? })
+    }
+}
+
+fn g1(bytes: &[u8]) -> Option<G1Affine> {
+    let point: Option<G1Affine> = G1Affine::from_compressed(bytes.try_into().ok()?).into();
+    point.filter(|p| !bool::from(p.is_identity()))
+}
+
+fn g2(bytes: &[u8]) -> Option<G2Affine> {
+    let point: Option<G2Affine> = G2Affine::from_compressed(bytes.try_into().ok()?).into();
+    point.filter(|p| !bool::from(p.is_identity()))
+}
+
+/// Whether `proof` (192 bytes a partition, in order) proves every partition's public inputs, given
+/// without the constant one.
+pub fn verify<I: AsRef<[Scalar]>>(
+    key: &VerifyingKey,
+    proof: &[u8],
+    inputs: &[I],
+) -> Result<bool, VerifyError> {
+    if inputs.is_empty() || proof.len() != inputs.len() * PROOF_BYTES {
+        return Err(VerifyError::Length { partitions: inputs.len(), found: proof.len() });
+    }
+    let (partitions, _) = proof.as_chunks::<PROOF_BYTES>();
+    for (partition, (bytes, inputs)) in partitions.iter().zip(inputs).enumerate() {
+        let proof =
+            Proof::from_bytes(bytes).map_err(|point| VerifyError::Point { partition, point })?;
+        if !verify_one(key, partition, &proof, inputs.as_ref())? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// e(A, B) = e(α, β) · e(Σ xᵢ·icᵢ, γ) · e(C, δ), as one product that must be one.
+fn verify_one(
+    key: &VerifyingKey,
+    partition: usize,
+    proof: &Proof,
+    inputs: &[Scalar],
+) -> Result<bool, VerifyError> {
+    if inputs.len() + 1 != key.ic.len() {
+        let expected = key.ic.len().saturating_sub(1);
+        return Err(VerifyError::Inputs { partition, expected, found: inputs.len() });
+    }
+    let points: Vec<G1Projective> = key.ic[1..].iter().map(G1Projective::from).collect();
+    let sum = (G1Projective::multi_exp(&points, inputs) + key.ic[0]).to_affine();
+    let product = Bls12::multi_miller_loop(&[
+        (&proof.a, &G2Prepared::from(proof.b)),
+        (&-key.alpha_g1, &G2Prepared::from(key.beta_g2)),
+        (&-sum, &G2Prepared::from(key.gamma_g2)),
+        (&-proof.c, &G2Prepared::from(key.delta_g2)),
+    ]);
+    Ok(product.final_exponentiation() == Gt::identity())
+}
