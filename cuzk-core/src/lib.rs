@@ -6,4 +6,5 @@
 pub mod circuit;
 pub mod device;
 pub mod groth16;
+pub mod params;
 pub mod proof;

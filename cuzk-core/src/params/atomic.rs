@@ -1,0 +1,108 @@
+//! Files that appear whole or not at all: written beside their final place, synced, renamed.
+//!
+//! The partial file is its own lock: whoever holds `flock` on `<file>.partial` is the one that makes
+//! `<file>`; others wait and then find it done. A writer that was killed leaves a partial file that
+//! the next one takes over and overwrites, so debris never piles up; one that fails removes it.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Write},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use super::ParamsError;
+use crate::device::Checkpoint;
+
+/// How often a waiting writer looks whether its turn has come, or whether it is to stop.
+const TURN: Duration = Duration::from_millis(50);
+
+/// A file being written. Removed when dropped before [`commit`](Self::commit).
+pub(super) struct AtomicFile {
+    file: File,
+    partial: PathBuf,
+    path: PathBuf,
+    committed: bool,
+}
+
+impl AtomicFile {
+    /// Waits until nobody else writes `path`, then begins to. Whoever wants to keep what the other
+    /// one wrote looks at `path` now and drops this.
+    pub fn begin(path: &Path, checkpoint: &dyn Checkpoint) -> Result<Self, ParamsError> {
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        loop {
+            checkpoint.check()?;
+            let file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&partial)
+                .map_err(ParamsError::io(&partial, "create"))?;
+            match file.try_lock() {
+                Ok(()) if is_still(&file, &partial)? => {
+                    let this = Self { file, partial, path: path.into(), committed: false };
+                    this.file.set_len(0).map_err(ParamsError::io(&this.partial, "truncate"))?;
+                    return Ok(this);
+                }
+                // The one who held it has renamed or removed it: this file has no name any more.
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => thread::sleep(TURN),
+                Err(TryLockError::Error(e)) => return Err(ParamsError::io(&partial, "lock")(e)),
+            }
+        }
+    }
+
+    /// Its bytes are on disk and `path` is the new file when this returns.
+    pub fn commit(mut self) -> Result<(), ParamsError> {
+        self.file.sync_all().map_err(ParamsError::io(&self.partial, "sync"))?;
+        fs::rename(&self.partial, &self.path).map_err(ParamsError::io(&self.path, "rename"))?;
+        self.committed = true;
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(ParamsError::io(folder, "sync"))
+    }
+
+    /// The file under its temporary name, for messages.
+    pub fn partial(&self) -> &Path {
+        &self.partial
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Write for AtomicFile {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.file.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for AtomicFile {
+    fn drop(&mut self) {
+        // Still locked, so this is ours. Nothing can be done about a failure here; the next writer
+        // takes the leftover over.
+        if !self.committed {
+            let _ = fs::remove_file(&self.partial);
+        }
+    }
+}
+
+/// Whether `path` still names the open `file`.
+fn is_still(file: &File, path: &Path) -> Result<bool, ParamsError> {
+    let ours = file.metadata().map_err(ParamsError::io(path, "stat"))?;
+    match fs::metadata(path) {
+        Ok(named) => Ok((named.dev(), named.ino()) == (ours.dev(), ours.ino())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(ParamsError::io(path, "stat")(e)),
+    }
+}
