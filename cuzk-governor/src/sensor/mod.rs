@@ -11,7 +11,7 @@ use std::time::Duration;
 /// One reading of everything. Reused from tick to tick, so that sampling allocates nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// Grows by one with every complete reading; a reading that repeats it is stale.
+    /// Grows by one with every complete reading; 0 before the first. One that repeats is stale.
     pub sequence: u64,
     /// When the reading was taken, since the sensor was made (monotonic).
     pub at: Duration,
