@@ -4,6 +4,17 @@
 //! own totals since it started counting, and the reclaimable part is stated beside the usage
 //! it is part of. Whoever reads a sample takes differences and minima himself.
 
+mod allocator;
+mod cgroup_v1;
+mod cgroup_v2;
+mod counter;
+mod file;
+mod host;
+pub mod kernel;
+pub mod pressure;
+mod process;
+pub mod resolve;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
