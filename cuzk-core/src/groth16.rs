@@ -139,3 +139,128 @@ fn verify_one(
     ]);
     Ok(product.final_exponentiation() == Gt::identity())
 }
+
+#[cfg(test)]
+mod tests {
+    use bellpepper_core::{num::AllocatedNum, Circuit, ConstraintSystem, SynthesisError};
+    use bellperson::groth16 as bellperson;
+    use ff::Field;
+    use rand::SeedableRng;
+    use rand_xorshift::XorShiftRng;
+
+    use super::*;
+
+    /// Knows a square root and a cube root.
+    #[derive(Clone, Copy)]
+    struct Roots(Option<Scalar>);
+
+    impl Circuit<Scalar> for Roots {
+        fn synthesize<CS: ConstraintSystem<Scalar>>(
+            self,
+            cs: &mut CS,
+        ) -> Result<(), SynthesisError> {
+            let root = AllocatedNum::alloc(cs.namespace(|| "root"), || {
+                self.0.ok_or(SynthesisError::AssignmentMissing)
+            })?;
+            let square = root.square(cs.namespace(|| "square"))?;
+            let cube = square.mul(cs.namespace(|| "cube"), &root)?;
+            square.inputize(cs.namespace(|| "square is public"))?;
+            cube.inputize(cs.namespace(|| "cube is public"))
+        }
+    }
+
+    /// A key, and a proof of each of two roots.
+    fn proved() -> (VerifyingKey, Vec<u8>, [Vec<Scalar>; 2]) {
+        let mut rng = XorShiftRng::seed_from_u64(1);
+        let params =
+            bellperson::generate_random_parameters::<Bls12, _, _>(Roots(None), &mut rng).unwrap();
+        let roots = [Scalar::from(3), Scalar::from(5)];
+        let mut proof = vec![];
+        for root in roots {
+            let circuit = Roots(Some(root));
+            let one = bellperson::create_random_proof(circuit, &params, &mut rng).unwrap();
+            one.write(&mut proof).unwrap();
+        }
+        let vk = params.vk;
+        let key = VerifyingKey {
+            alpha_g1: vk.alpha_g1,
+            beta_g1: vk.beta_g1,
+            beta_g2: vk.beta_g2,
+            gamma_g2: vk.gamma_g2,
+            delta_g1: vk.delta_g1,
+            delta_g2: vk.delta_g2,
+            ic: vk.ic,
+        };
+        (key, proof, roots.map(|root| vec![root.square(), root.square() * root]))
+    }
+
+    #[test]
+    fn a_proof_verifies_for_its_inputs_and_no_others() {
+        let (key, proof, [first, second]) = proved();
+        assert_eq!(verify(&key, &proof, &[&first, &second]), Ok(true));
+        assert_eq!(verify(&key, &proof[..192], &[&first]), Ok(true));
+        assert_eq!(verify(&key, &proof, &[&second, &first]), Ok(false));
+        assert_eq!(verify(&key, &proof, &[&first, &first]), Ok(false), "the last counts");
+
+        let other = VerifyingKey { delta_g2: -key.delta_g2, ..key.clone() };
+        assert_eq!(verify(&other, &proof[..192], &[&first]), Ok(false));
+    }
+
+    #[test]
+    fn a_tampered_point_is_no_proof() {
+        let (key, proof, [first, _]) = proved();
+        let one: &[u8; PROOF_BYTES] = proof[..192].try_into().unwrap();
+        let whole = Proof::from_bytes(one).unwrap();
+        assert_eq!(whole.to_bytes(), *one);
+        for tampered in [
+            Proof { a: -whole.a, ..whole },
+            Proof { b: -whole.b, ..whole },
+            Proof { c: -whole.c, ..whole },
+            Proof { a: whole.c, c: whole.a, ..whole },
+        ] {
+            assert_eq!(verify(&key, &tampered.to_bytes(), &[&first]), Ok(false));
+        }
+    }
+
+    /// On the curve but outside the subgroup.
+    fn stray() -> G1Affine {
+        (0u8..)
+            .find_map(|x| {
+                let mut bytes = [0; 48];
+                (bytes[0], bytes[47]) = (0x80, x);
+                let point: Option<G1Affine> = G1Affine::from_compressed_unchecked(&bytes).into();
+                point.filter(|point| !bool::from(point.is_torsion_free()))
+            })
+            .expect("most points are")
+    }
+
+    #[test]
+    fn what_is_no_point_of_the_subgroup_is_refused_by_name() {
+        let (key, proof, [first, _]) = proved();
+        let spoilt = |at: usize, bytes: &[u8]| {
+            let mut proof = proof[..192].to_vec();
+            proof[at..at + bytes.len()].copy_from_slice(bytes);
+            verify(&key, &proof, &[&first])
+        };
+        let point = |point| Err(VerifyError::Point { partition: 0, point });
+        assert_eq!(spoilt(0, &stray().to_compressed()), point("A"));
+        assert_eq!(spoilt(144, &stray().to_compressed()), point("C"));
+        assert_eq!(spoilt(0, &G1Affine::identity().to_compressed()), point("A"));
+        assert_eq!(spoilt(48, &G2Affine::identity().to_compressed()), point("B"));
+        assert_eq!(spoilt(48, &[0xff; 96]), point("B"));
+        assert_eq!(spoilt(0, &[0; 1]), point("A"), "not marked compressed");
+    }
+
+    #[test]
+    fn lengths_must_fit() {
+        let (key, proof, [first, _]) = proved();
+        for (bytes, inputs) in [(0, 0), (191, 1), (193, 1), (192, 2), (384, 1)] {
+            let found = verify(&key, &proof[..bytes], &vec![&first; inputs]);
+            assert_eq!(found, Err(VerifyError::Length { partitions: inputs, found: bytes }));
+        }
+        let found = verify(&key, &proof[..192], &[&first[..1]]);
+        assert_eq!(found, Err(VerifyError::Inputs { partition: 0, expected: 2, found: 1 }));
+        let error = VerifyError::Length { partitions: 2, found: 3 }.to_string();
+        assert_eq!(error, "a proof of 2 partition(s) has 384 bytes, found 3");
+    }
+}

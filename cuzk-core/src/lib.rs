@@ -8,3 +8,4 @@ pub mod device;
 pub mod groth16;
 pub mod params;
 pub mod proof;
+pub mod sample;

@@ -14,6 +14,11 @@ mod request;
 mod snap;
 mod vanilla;
 
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -50,6 +55,11 @@ impl ProofKind {
             Self::WindowPostPartition => "window-post",
             Self::WinningPost => "winning-post",
         }
+    }
+
+    /// The wire's number: PoRep 1, SnapDeals 2, WindowPoSt 3, WinningPoSt 4.
+    pub const fn wire_number(self) -> i32 {
+        self as i32 + 1
     }
 
     /// The priority of a request that names none: a missed WinningPoSt loses a block within the

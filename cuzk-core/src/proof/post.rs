@@ -274,3 +274,80 @@ pub(super) fn blank(kind: ProofKind, size: SectorSize) -> FilecoinResult<Box<dyn
     }
     Ok(with_tree!(size, blank(&params(registered(kind, size))?)))
 }
+
+#[cfg(test)]
+mod tests {
+    use filecoin_proofs::constants::{SectorShapeBase, SectorShapeSub8, SectorShapeTop2};
+
+    use super::*;
+
+    fn node(byte: u8) -> Node {
+        Node::new([byte; 32]).unwrap_or_else(|| panic!("{byte} is too large"))
+    }
+
+    /// Slots without openings: public inputs need none.
+    fn post(number: u64, kind: ProofKind, first_slot: usize, sectors: &[u64]) -> Post {
+        let (registered, size) = registered_proof(number, kind).unwrap();
+        let slot = |id: &u64| Slot {
+            sector_id: *id,
+            comm_r: node(*id as u8),
+            openings: Openings { inclusion_proofs: vec![], comm_c: node(1), comm_r_last: node(2) },
+        };
+        let slots = sectors.iter().map(slot).collect();
+        Post { size, params: params(registered).unwrap(), randomness: node(9), first_slot, slots }
+    }
+
+    fn filecoins<Tree: 'static + MerkleTreeTrait<Hasher = PoseidonHasher>>(
+        post: &Post,
+        sectors: &[u64],
+        k: usize,
+    ) -> Vec<Scalar> {
+        let sector = |id: &u64| PublicSector {
+            id: (*id).into(),
+            comm_r: node(*id as u8).to_domain().unwrap(),
+        };
+        let public = fallback::PublicInputs {
+            randomness: post.randomness.to_domain().unwrap(),
+            prover_id: PoseidonDomain::default(),
+            sectors: sectors.iter().map(sector).collect(),
+            k: None,
+        };
+        FallbackPoStCompound::<Tree>::generate_public_inputs(&public, &post.params, Some(k))
+            .unwrap()
+    }
+
+    #[test]
+    fn public_inputs_are_filecoins_in_every_tree() {
+        let window = ProofKind::WindowPostPartition;
+        for number in 5..15 {
+            let sectors = [3, 1, 4];
+            let sectors = if number % 5 < 3 { &sectors[..1] } else { &sectors };
+            let post = post(number, window, 0, sectors);
+            let inputs = match number % 5 {
+                3 => filecoins::<SectorShapeSub8>(&post, sectors, 0),
+                4 => filecoins::<SectorShapeTop2>(&post, sectors, 0),
+                _ => filecoins::<SectorShapeBase>(&post, sectors, 0),
+            };
+            assert_eq!(post.public_inputs().unwrap(), inputs, "registered proof {number}");
+        }
+        let sectors = [5; 66];
+        let post = post(3, ProofKind::WinningPost, 0, &sectors);
+        let inputs = filecoins::<SectorShapeSub8>(&post, &sectors, 0);
+        assert_eq!(post.public_inputs().unwrap(), inputs);
+    }
+
+    #[test]
+    fn a_later_partition_of_window_post_v1_continues_the_challenges() {
+        // Two sectors a partition at 2 KiB: of these three the last is partition 1's.
+        let sectors = [7, 8, 9];
+        for (number, depends) in [(5, true), (10, false)] {
+            let inputs = |first_slot| {
+                let post = post(number, ProofKind::WindowPostPartition, first_slot, &sectors[2..]);
+                (post.public_inputs().unwrap(), filecoins::<SectorShapeBase>(&post, &sectors, 1))
+            };
+            let (second, expected) = inputs(2);
+            assert_eq!(second, expected, "registered proof {number}");
+            assert_eq!(inputs(0).0 != second, depends, "registered proof {number}");
+        }
+    }
+}

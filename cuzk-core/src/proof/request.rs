@@ -245,9 +245,9 @@ pub fn prover_id(mut miner_id: u64) -> [u8; 32] {
 }
 
 fn kind(number: i32) -> Result<ProofKind, RequestError> {
-    usize::try_from(number)
-        .ok()
-        .and_then(|number| ProofKind::ALL.get(number.checked_sub(1)?).copied())
+    ProofKind::ALL
+        .into_iter()
+        .find(|kind| kind.wire_number() == number)
         .ok_or_else(|| RequestError::new("proof_kind", "a kind, 1 to 4", number))
 }
 

@@ -213,3 +213,89 @@ impl MerklePath {
         (size_of::<Self>() + self.path.len() * size_of::<Element>() + nodes * 32) as u64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use filecoin_proofs::constants::{SectorShapeBase, SectorShapeSub8, SectorShapeTop2};
+    use filecoin_proofs_api::MerkleTreeTrait;
+    use storage_proofs_core::merkle::MerkleProofTrait;
+    use storage_proofs_update::constants::TreeD;
+
+    use super::*;
+
+    fn path(shape: &TreeShape) -> Vec<(Vec<[u8; 32]>, usize)> {
+        let layer = |(height, arity)| (vec![[height as u8; 32]; arity - 1], height % arity);
+        shape.arities().into_iter().enumerate().map(layer).collect()
+    }
+
+    /// Filecoin's proof of that shape, read by us, is the same when given back, leaf index and all.
+    fn reads_back<H, A, B, C>(shape: &TreeShape, nodes: usize)
+    where
+        H: Hasher,
+        A: 'static + PoseidonArity,
+        B: 'static + PoseidonArity,
+        C: 'static + PoseidonArity,
+    {
+        let node = |bytes: [u8; 32]| H::Domain::try_from_bytes(&bytes).unwrap();
+        let hashes = path(shape).into_iter();
+        let hashes = hashes.map(|(layer, at)| (layer.into_iter().map(node).collect(), at));
+        let theirs =
+            MerkleProof::<H, A, B, C>::from_parts(node([1; 32]), node([2; 32]), hashes.collect());
+        assert_eq!(theirs.path().len(), theirs.expected_len(nodes), "{shape:?}");
+
+        let json = serde_json::to_vec(&theirs).unwrap();
+        let from_json: MerklePath = serde_json::from_slice(&json).unwrap();
+        let bytes = bincode::serialize(&theirs).unwrap();
+        for ours in [from_json, from_bincode(&bytes).unwrap()] {
+            assert_eq!(ours.check_leaf(shape, theirs.path_index() as u64), Ok(()));
+            assert!(ours.check_leaf(shape, theirs.path_index() as u64 + 1).is_err());
+            let back: MerkleProof<H, A, B, C> = ours.to_filecoin().unwrap();
+            assert_eq!(bincode::serialize(&back).unwrap(), bytes);
+        }
+    }
+
+    fn tree_reads_back<T: MerkleTreeTrait>(shape: &TreeShape, size: SectorSize) {
+        reads_back::<T::Hasher, T::Arity, T::SubTreeArity, T::TopTreeArity>(shape, size.nodes());
+    }
+
+    #[test]
+    fn paths_of_every_size_are_filecoins() {
+        for size in [SectorSize::KiB2, SectorSize::MiB8, SectorSize::MiB512] {
+            tree_reads_back::<SectorShapeBase>(&TreeShape::replica(size), size);
+        }
+        let (sub, top) = (SectorSize::GiB32, SectorSize::GiB64);
+        tree_reads_back::<SectorShapeSub8>(&TreeShape::replica(sub), sub);
+        tree_reads_back::<SectorShapeTop2>(&TreeShape::replica(top), top);
+        for size in SectorSize::ALL {
+            tree_reads_back::<TreeD>(&TreeShape::data(size), size);
+        }
+    }
+
+    #[test]
+    fn a_path_of_another_size_is_refused() {
+        for size in SectorSize::ALL {
+            let json = |path: &[(Vec<[u8; 32]>, usize)]| {
+                let path: Vec<_> = path
+                    .iter()
+                    .map(|(hashes, index)| serde_json::json!({ "hashes": hashes, "index": index }))
+                    .collect();
+                let (root, leaf) = ([1; 32], [2; 32]);
+                let path = serde_json::json!({ "path": path });
+                serde_json::json!({ "data": { "Single": { "root": root, "leaf": leaf, "path": path } } })
+            };
+            let shape = TreeShape::data(size);
+            let whole: MerklePath = serde_json::from_value(json(&path(&shape))).unwrap();
+            assert_eq!(whole.check(&shape), Ok(()));
+            for other in SectorSize::ALL.into_iter().filter(|other| *other != size) {
+                assert!(whole.check(&TreeShape::data(other)).is_err());
+                assert!(whole.check(&TreeShape::replica(other)).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_beyond_the_field_is_refused() {
+        assert!(Node::new([0xff; 32]).is_none());
+        assert!(Node::new([0x3f; 32]).is_some());
+    }
+}
