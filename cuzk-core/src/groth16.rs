@@ -4,7 +4,7 @@
 //! here is checked to be on the curve and in the subgroup and not to be infinity; a proof that is
 //! not is no proof.
 
-use blstrs::{Bls12, G1Affine, G1Projective, G2Affine, G2Prepared, Gt, Scalar};
+use blstrs::{Bls12, G1Affine, G1Projective, G2Affine, G2Prepared, G2Projective, Gt, Scalar};
 use group::prime::PrimeCurveAffine;
 use group::{Curve, Group};
 use pairing::{MillerLoopResult, MultiMillerLoop};
@@ -33,6 +33,33 @@ pub struct Proof {
     pub a: G1Affine,
     pub b: G2Affine,
     pub c: G1Affine,
+}
+
+/// The results of a proof's multi-exponentiations over the parameters' queries.
+#[derive(Debug, Clone, Copy)]
+pub struct Queries {
+    /// The quotient's coefficients over h.
+    pub h: G1Projective,
+    /// The witness over l.
+    pub l: G1Projective,
+    /// Inputs and witness over a.
+    pub a: G1Projective,
+    /// Inputs and witness over b, in G1.
+    pub b_g1: G1Projective,
+    /// The same in G2.
+    pub b_g2: G2Projective,
+}
+
+impl Queries {
+    /// The proof, blinded by `r` and `s` (Groth, "On the Size of Pairing-based Non-interactive
+    /// Arguments", 2016, section 3.2).
+    pub fn finish(&self, key: &VerifyingKey, r: Scalar, s: Scalar) -> Proof {
+        let a = self.a + key.alpha_g1 + key.delta_g1 * r;
+        let b = self.b_g2 + key.beta_g2 + key.delta_g2 * s;
+        let b_g1 = self.b_g1 + key.beta_g1 + key.delta_g1 * s;
+        let c = self.h + self.l + a * s + b_g1 * r - key.delta_g1 * (r * s);
+        Proof { a: a.to_affine(), b: b.to_affine(), c: c.to_affine() }
+    }
 }
 
 /// Why bytes cannot be, or cannot be checked to be, a proof. A proof that is merely wrong is not an
