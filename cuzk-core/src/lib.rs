@@ -5,7 +5,10 @@
 
 pub mod circuit;
 pub mod device;
+pub mod engine;
 pub mod groth16;
+pub mod memory;
 pub mod params;
+pub mod pipeline;
 pub mod proof;
 pub mod sample;

@@ -9,7 +9,7 @@ use super::{
     atomic::AtomicFile,
     convert::Conversion,
     filecoin::{read_vk, Digest, ParamsFile, Stamp},
-    published, NamedCircuit, ParamsError, Progress, Srs,
+    published, Counts, NamedCircuit, ParamsError, Progress, Srs,
 };
 use crate::{device::Checkpoint, groth16::VerifyingKey};
 
@@ -124,6 +124,19 @@ impl Params {
         let conversion = Conversion { source: &source, circuit: &stem, development };
         conversion.write(target, accept, progress, checkpoint)?;
         Srs::open(&native, &stem)
+    }
+
+    /// How many points a circuit's parameters have, from the head of the native file or, where there
+    /// is none yet, of the `.params` file.
+    ///
+    /// # Errors
+    /// As [`Params::open`].
+    pub fn counts(&self, circuit: &dyn NamedCircuit) -> Result<Counts, ParamsError> {
+        let stem = circuit.stem()?;
+        if let Some(srs) = self.open_native(&stem)? {
+            return Ok(srs.header().counts);
+        }
+        Ok(*ParamsFile::open(&self.params_path(&stem))?.counts())
     }
 
     /// The native file if it is there and good, `None` if it has to be made and can be.

@@ -107,6 +107,9 @@ pub enum Priority {
 }
 
 impl Priority {
+    /// Every priority, the least urgent first.
+    pub const ALL: [Self; 4] = [Self::Low, Self::Normal, Self::High, Self::Critical];
+
     /// The name people see and type.
     pub const fn name(self) -> &'static str {
         match self {
