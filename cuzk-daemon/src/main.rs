@@ -1,2 +1,5 @@
 //! The `cuzk` command.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    cuzk_daemon::cli::main()
+}

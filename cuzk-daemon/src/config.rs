@@ -1,0 +1,517 @@
+//! The daemon's settings: defaults, then a TOML file, then `CUZK_*` variables, then flags; the
+//! later wins. A setting has one name in all four (`memory_budget`, `CUZK_MEMORY_BUDGET`,
+//! `--memory-budget`), is parsed before it counts, and remembers where its value came from.
+//! An unknown name is an error everywhere, so that a typing slip never silently does nothing.
+//! `CUZK_GOV_*` belongs to the governor, which checks it by the same rule.
+
+use crate::{address::Address, default_budget::default_budget, intake::MIN_ALLOWANCE};
+use bytesize::ByteSize;
+use clap::{Args, Command};
+use cuzk_core::params::Params;
+use figment::{
+    error::Kind,
+    providers::{Env, Format, Serialized, Toml},
+    value::{Dict, Map},
+    Figment, Metadata, Profile, Provider, Source,
+};
+use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Read when neither `--config` nor `CUZK_CONFIG` names a file; may be absent.
+pub const DEFAULT_FILE: &str = "/etc/cuzk/cuzk.toml";
+
+/// The source of a value that nobody set.
+const DEFAULT: &str = "default";
+
+/// What the names of variables begin with that are no settings of this file.
+const OTHER_VARIABLES: [&str; 3] = ["gov_", "test_", "config"];
+
+/// The settings as flags. Each help text is also what `cuzk config` prints as the meaning.
+#[derive(Args, Clone, Debug, Default, Serialize)]
+pub struct SettingFlags {
+    /// Where to listen: HOST:PORT or unix:///path; several with commas
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub listen: Vec<String>,
+    /// Folder of Filecoin's parameter files (.params and .vk)
+    #[arg(long, value_name = "DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub params_dir: Option<String>,
+    /// Folder of the native parameter files converted from them; by default in params_dir
+    #[arg(long, value_name = "DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub native_dir: Option<String>,
+    /// Threads that compute
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<String>,
+    /// Memory that jobs and parameters may hold, as in 12GiB
+    #[arg(long, value_name = "SIZE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_budget: Option<String>,
+    /// Memory that requests being received may hold, at least 512MiB
+    #[arg(long, value_name = "SIZE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_memory: Option<String>,
+    /// Jobs that may wait or run; more are refused with a retry hint
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_jobs: Option<String>,
+    /// Ended jobs whose outcome stays available
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_finished: Option<String>,
+    /// How long running jobs may go on after SIGTERM, as in 30s
+    #[arg(long, value_name = "TIME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shutdown_grace: Option<String>,
+    /// Circuits to load at the start (porep-32g, wpost-32g, ...); several with commas
+    #[arg(long, value_name = "CIRCUIT", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub preload: Vec<String>,
+    /// What to log: error, warn, info, debug, trace, or a filter like info,cuzk_core=debug
+    #[arg(long, value_name = "FILTER")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+    /// How to log: text or json
+    #[arg(long, value_name = "FORMAT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_format: Option<String>,
+}
+
+/// The settings, parsed.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Settings {
+    /// Where to listen.
+    #[serde(deserialize_with = "list")]
+    pub listen: Vec<Address>,
+    /// Filecoin's parameter files.
+    pub params_dir: PathBuf,
+    /// Native parameter files.
+    pub native_dir: PathBuf,
+    /// Threads that compute.
+    pub threads: Count,
+    /// Memory of jobs and parameters.
+    pub memory_budget: Size,
+    /// Memory of requests being received.
+    pub request_memory: Size,
+    /// Jobs that may wait or run.
+    pub max_jobs: Count,
+    /// Ended jobs whose outcome stays.
+    pub keep_finished: Count,
+    /// How long running jobs go on after a signal.
+    pub shutdown_grace: Span,
+    /// Circuits to load at the start.
+    #[serde(deserialize_with = "list")]
+    pub preload: Vec<String>,
+    /// Log filter.
+    pub log: String,
+    /// Log format.
+    pub log_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Settings {
+    fn defaults() -> Settings {
+        let params_dir = Params::default_dir();
+        Settings {
+            listen: vec![Address::Tcp("127.0.0.1:9820".to_owned())],
+            native_dir: Params::new(&params_dir).native_dir().into(),
+            params_dir,
+            threads: Count(std::thread::available_parallelism().map_or(1, usize::from)),
+            memory_budget: Size(default_budget().unwrap_or(0)),
+            request_memory: Size(512 << 20),
+            max_jobs: Count(256),
+            keep_finished: Count(1024),
+            shutdown_grace: Span(Duration::from_secs(30)),
+            preload: Vec::new(),
+            log: "info".to_owned(),
+            log_format: LogFormat::Text,
+        }
+    }
+}
+
+/// A setting's value, where it came from, and what it means.
+#[derive(Debug, Serialize)]
+pub struct Explained {
+    /// The setting's name.
+    pub name: &'static str,
+    /// Its value in force.
+    pub value: String,
+    /// `default`, `file …`, `environment …` or `flag …`.
+    pub source: String,
+    /// What it does.
+    pub meaning: String,
+}
+
+/// Settings, and for each its source.
+#[derive(Debug)]
+pub struct Config {
+    /// The values in force.
+    pub settings: Settings,
+    figment: Figment,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read or is not TOML.
+    #[error("configuration file {path}: {reason}")]
+    File {
+        /// The file asked for.
+        path: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
+    /// No setting has this name.
+    #[error("{source_name}: there is no setting '{name}'{}; `cuzk config` lists them all",
+        nearest.map(|n| format!("; did you mean '{n}'?")).unwrap_or_default())]
+    Unknown {
+        /// The name that was found.
+        name: String,
+        /// Where it was found.
+        source_name: String,
+        /// The setting whose name is nearest, if any is near.
+        nearest: Option<&'static str>,
+    },
+    /// The value is not what the setting takes.
+    #[error("{name} ({source_name}): {reason}")]
+    Invalid {
+        /// The setting.
+        name: String,
+        /// Where its value was found.
+        source_name: String,
+        /// What was found and what was expected.
+        reason: String,
+    },
+}
+
+/// One place that settings come from, its names already checked.
+struct Layer {
+    metadata: Metadata,
+    values: Dict,
+}
+
+impl Provider for Layer {
+    fn metadata(&self) -> Metadata {
+        self.metadata.clone()
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(Map::from([(Profile::Default, self.values.clone())]))
+    }
+}
+
+impl Layer {
+    fn new(provider: impl Provider, metadata: Metadata) -> Result<Layer, String> {
+        let mut profiles = provider.data().map_err(|error| error.to_string())?;
+        let values = profiles.remove(&Profile::Default).unwrap_or_default();
+        Ok(Layer { metadata, values })
+    }
+
+    fn check_names(&self) -> Result<(), ConfigError> {
+        match self.values.keys().find(|name| !names().any(|known| known == *name)) {
+            None => Ok(()),
+            Some(name) => Err(ConfigError::Unknown {
+                name: name.clone(),
+                source_name: source_name(Some(&self.metadata), name),
+                nearest: nearest(name),
+            }),
+        }
+    }
+}
+
+impl Config {
+    /// Reads all sources. `file` is the one asked for by flag or variable; without one the default
+    /// file counts if it is there.
+    pub fn load(file: Option<&Path>, flags: &SettingFlags) -> Result<Config, ConfigError> {
+        let mut layers = vec![memory_layer(DEFAULT, Settings::defaults())];
+        let default_file = Path::new(DEFAULT_FILE);
+        if let Some(path) = file.or(default_file.exists().then_some(default_file)) {
+            layers.push(file_layer(path)?);
+        }
+        layers.push(environment_layer());
+        layers.push(memory_layer("flag", flags));
+
+        let mut figment = Figment::new();
+        for layer in layers {
+            layer.check_names()?;
+            figment = figment.merge(layer);
+        }
+        let settings = figment.extract::<Settings>().map_err(invalid)?;
+        let mut config = Config { settings, figment };
+        if config.source("native_dir") == DEFAULT {
+            config.settings.native_dir =
+                Params::new(&config.settings.params_dir).native_dir().into();
+        }
+        config.check_ranges()?;
+        Ok(config)
+    }
+
+    /// Every setting with its value and source, in the order of the flags.
+    pub fn explain(&self) -> Vec<Explained> {
+        let values = serde_json::to_value(&self.settings).unwrap_or_default();
+        let flags = SettingFlags::augment_args(Command::new("settings"));
+        let meanings = flags.get_arguments().map(|a| a.get_help().map(ToString::to_string));
+        names()
+            .zip(meanings)
+            .map(|(name, meaning)| Explained {
+                name,
+                value: shown(&values[name]),
+                source: self.source(name),
+                meaning: meaning.unwrap_or_default(),
+            })
+            .collect()
+    }
+
+    fn source(&self, name: &str) -> String {
+        source_name(self.figment.find_metadata(name), name)
+    }
+
+    fn check_ranges(&self) -> Result<(), ConfigError> {
+        let settings = &self.settings;
+        let refuse = |name: &str, reason: String| {
+            let source_name = self.source(name);
+            Err(ConfigError::Invalid { name: name.to_owned(), source_name, reason })
+        };
+        if settings.request_memory.0 < MIN_ALLOWANCE {
+            let found = settings.request_memory;
+            return refuse("request_memory", format!("found {found}, expected at least 512MiB"));
+        }
+        if settings.listen.is_empty() {
+            return refuse("listen", "no address to listen on".to_owned());
+        }
+        if settings.memory_budget.0 == 0 {
+            let reason = "there is none, and the kernel does not say what to take: set one";
+            return refuse("memory_budget", reason.to_owned());
+        }
+        for (name, count) in [("threads", settings.threads), ("max_jobs", settings.max_jobs)] {
+            if count.0 == 0 {
+                return refuse(name, "found 0, expected at least 1".to_owned());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn memory_layer(name: &'static str, values: impl Serialize) -> Layer {
+    let metadata = Metadata::named(name);
+    Layer::new(Serialized::defaults(values), metadata).expect("settings serialise to a table")
+}
+
+fn file_layer(path: &Path) -> Result<Layer, ConfigError> {
+    let refuse = |reason: String| ConfigError::File { path: path.to_owned(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    let metadata = Metadata::from("file", path);
+    Layer::new(Toml::string(&text), metadata).map_err(refuse)
+}
+
+fn environment_layer() -> Layer {
+    let ours = |name: &figment::value::UncasedStr| {
+        !OTHER_VARIABLES.iter().any(|other| name.starts_with(other))
+    };
+    let metadata = Metadata::named("environment");
+    Layer::new(Env::prefixed("CUZK_").filter(ours), metadata).expect("variables are a table")
+}
+
+fn names() -> impl Iterator<Item = &'static str> {
+    Settings::NAMES.iter().copied()
+}
+
+impl Settings {
+    /// Every setting, in the order of [`SettingFlags`].
+    const NAMES: [&'static str; 12] = [
+        "listen",
+        "params_dir",
+        "native_dir",
+        "threads",
+        "memory_budget",
+        "request_memory",
+        "max_jobs",
+        "keep_finished",
+        "shutdown_grace",
+        "preload",
+        "log",
+        "log_format",
+    ];
+}
+
+fn nearest(name: &str) -> Option<&'static str> {
+    names()
+        .map(|known| (strsim::damerau_levenshtein(name, known), known))
+        .min()
+        .and_then(|(distance, known)| (distance <= known.len() / 2).then_some(known))
+}
+
+fn source_name(metadata: Option<&Metadata>, name: &str) -> String {
+    let Some(metadata) = metadata else { return DEFAULT.to_owned() };
+    match (metadata.name.as_ref(), &metadata.source) {
+        (_, Some(Source::File(path))) => format!("file {}", path.display()),
+        ("environment", _) => format!("environment CUZK_{}", name.to_uppercase()),
+        ("flag", _) => format!("flag --{}", name.replace('_', "-")),
+        (other, _) => other.to_owned(),
+    }
+}
+
+fn invalid(error: figment::Error) -> ConfigError {
+    let name = error.path.first().cloned().unwrap_or_default();
+    let reason = match &error.kind {
+        Kind::InvalidType(found, expected) | Kind::InvalidValue(found, expected) => {
+            format!("found {found}, expected {expected}")
+        }
+        Kind::UnknownVariant(found, expected) => {
+            format!("found '{found}', expected {}", expected.join(" or "))
+        }
+        other => other.to_string(),
+    };
+    ConfigError::Invalid { source_name: source_name(error.metadata.as_ref(), &name), name, reason }
+}
+
+fn shown(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
+}
+
+/// A list, or in one text its items with commas.
+fn list<'de, D: Deserializer<'de>, T: de::DeserializeOwned>(from: D) -> Result<Vec<T>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        One(String),
+        Many(Vec<String>),
+    }
+    let items = match Form::deserialize(from)? {
+        Form::One(text) => text.split(',').map(|item| item.trim().to_owned()).collect(),
+        Form::Many(items) => items,
+    };
+    let parse = |item: String| {
+        T::deserialize(de::value::StringDeserializer::<de::value::Error>::new(item))
+            .map_err(de::Error::custom)
+    };
+    items.into_iter().filter(|item| !item.is_empty()).map(parse).collect()
+}
+
+/// A number of bytes, read from a number or from text like `4GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+/// A time, read from text like `30s` or `1h 30m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+/// A number of things, read from a number or from text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count(pub usize);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Size(bytes) = *self;
+        let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        match units.iter().find(|(_, shift)| bytes > 0 && bytes % (1 << shift) == 0) {
+            Some((unit, shift)) => write!(f, "{}{unit}", bytes >> shift),
+            None => write!(f, "{bytes}B"),
+        }
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(self.0).fmt(f)
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Reads a number or a text, by the text's own parser.
+struct TextOrNumber<T> {
+    expected: &'static str,
+    parse: fn(&str) -> Option<T>,
+}
+
+impl<T> de::Visitor<'_> for TextOrNumber<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        let refused = || E::invalid_value(de::Unexpected::Str(text), &self);
+        (self.parse)(text.trim()).ok_or_else(refused)
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+}
+
+macro_rules! read_from_text {
+    ($type:ident, $expected:literal, $parse:expr) => {
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                from.deserialize_any(TextOrNumber { expected: $expected, parse: $parse })
+            }
+        }
+
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+    };
+}
+
+read_from_text!(Size, "a size like 4GiB", |text| {
+    text.parse::<ByteSize>().ok().map(|size| Size(size.0))
+});
+read_from_text!(Span, "a time like 30s", |text| humantime::parse_duration(text).ok().map(Span));
+read_from_text!(Count, "a whole number", |text| text.parse().ok().map(Count));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_settings_and_names_are_the_same_list() {
+        let flags = SettingFlags::augment_args(Command::new("settings"));
+        let flags: Vec<_> = flags.get_arguments().map(|a| a.get_id().to_string()).collect();
+        assert_eq!(flags, Settings::NAMES);
+        let defaults = memory_layer(DEFAULT, Settings::defaults());
+        defaults.check_names().unwrap();
+        assert_eq!(defaults.values.len(), Settings::NAMES.len());
+    }
+
+    #[test]
+    fn sizes_and_times_are_written_as_they_are_read() {
+        for text in ["4GiB", "300MiB", "1KiB", "17B", "0B"] {
+            let size: Size = serde_json::from_value(text.into()).unwrap();
+            assert_eq!(size.to_string(), text);
+        }
+        let span: Span = serde_json::from_value("1h 30m".into()).unwrap();
+        assert_eq!(span.0, Duration::from_secs(5400));
+    }
+}

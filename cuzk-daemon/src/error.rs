@@ -1,0 +1,75 @@
+//! The policy of errors towards callers, all in one place.
+//!
+//! - The caller sent something wrong: INVALID_ARGUMENT, naming the field, what was found and what
+//!   was expected. Nothing that a caller does is ever answered with INTERNAL.
+//! - The caller names a job that is not known (never was, or was let go of after `keep_finished`):
+//!   NOT_FOUND.
+//! - The job can never run here as things are set up: FAILED_PRECONDITION, saying what it needs
+//!   and what there is. To repeat it is pointless until somebody changes the set-up.
+//! - The daemon is full for now: RESOURCE_EXHAUSTED; it is about to stop: UNAVAILABLE. Both carry
+//!   a retry hint in the text and in `grpc-retry-pushback-ms`.
+//! - A job that was accepted and then failed is no call error: its AwaitProofResponse says FAILED
+//!   and why.
+//! - INTERNAL is left for our own faults; the log has the details, the caller gets one line.
+
+use cuzk_core::{
+    engine::{SubmitError, UnknownJob},
+    params::ParamsError,
+    proof::RequestError,
+};
+use std::time::Duration;
+use tonic::{metadata::MetadataValue, Code, Status};
+
+/// When to come back if nobody knows better.
+const RETRY_AFTER: Duration = Duration::from_secs(15);
+
+/// Full for now.
+pub fn full(what: &str) -> Status {
+    let what = format!("{what}: try again in {} s", RETRY_AFTER.as_secs());
+    retry_later(Code::ResourceExhausted, what, RETRY_AFTER)
+}
+
+/// About to stop.
+pub fn shutting_down() -> Status {
+    retry_later(Code::Unavailable, SubmitError::Closing.to_string(), RETRY_AFTER)
+}
+
+/// A field of the request is wrong.
+pub fn bad_request(error: RequestError) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+/// The job was not accepted.
+pub fn refused(error: SubmitError) -> Status {
+    match error {
+        SubmitError::Full { retry_after, .. } => {
+            retry_later(Code::ResourceExhausted, error.to_string(), retry_after)
+        }
+        SubmitError::Closing => shutting_down(),
+        SubmitError::NeverFits { .. } => Status::failed_precondition(error.to_string()),
+        SubmitError::Params(error) => bad_params(error),
+    }
+}
+
+/// Parameters are missing or are not what they should be.
+pub fn bad_params(error: ParamsError) -> Status {
+    Status::failed_precondition(error.to_string())
+}
+
+/// No job has this name.
+pub fn unknown_job(error: UnknownJob) -> Status {
+    Status::not_found(error.to_string())
+}
+
+/// One of our own threads is gone.
+pub fn internal(what: &str, error: &dyn std::error::Error) -> Status {
+    tracing::error!(event = "internal_error", what, %error);
+    Status::internal(format!("{what} failed inside the daemon; its log says why"))
+}
+
+fn retry_later(code: Code, what: String, after: Duration) -> Status {
+    let mut status = Status::new(code, what);
+    let milliseconds = MetadataValue::from(after.as_millis().min(u64::MAX.into()) as u64);
+    status.metadata_mut().insert("grpc-retry-pushback-ms", milliseconds);
+    status
+}

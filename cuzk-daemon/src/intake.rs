@@ -1,0 +1,199 @@
+//! Bounds the memory that request messages hold while they are received and parsed. A message is
+//! announced by its length, so the layer waits for twice that much (the message as received, and
+//! decoded) of a fixed allowance before it lets the message in: in order of arrival, whole, with a
+//! deadline. Small messages need no allowance, so status and cancellation answer however many
+//! proofs are being uploaded.
+//!
+//! It relies on gRPC's framing (a flag byte, then the length in four) and on the server's windows
+//! being wide enough that a stream which waits here does not stall its connection.
+
+use std::{
+    convert::Infallible,
+    future::{poll_fn, Future},
+    pin::Pin,
+    sync::Arc,
+    task::{ready, Context, Poll},
+    time::Duration,
+};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{sleep, timeout, Sleep},
+};
+use tonic::{
+    body::Body,
+    codegen::{http, Body as HttpBody, BoxFuture, Bytes, Service},
+    Status,
+};
+use tower::Layer;
+
+/// The largest message, either way.
+pub const MAX_MESSAGE: usize = 256 << 20;
+
+/// What one largest message takes of the allowance, and so the least that makes sense.
+pub const MIN_ALLOWANCE: u64 = 2 * MAX_MESSAGE as u64;
+
+/// Messages up to this size need no allowance.
+const SMALL_MESSAGE: usize = 64 << 10;
+
+/// gRPC puts this many bytes before a message.
+const PREFIX: usize = 5;
+
+/// The allowance is counted in units of this many bytes.
+const UNIT: usize = 4 << 10;
+
+/// How long a message may wait for its share before the caller is asked to come back.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// How long a message that has its share may take to arrive.
+const MAX_TRANSFER: Duration = Duration::from_secs(300);
+
+/// The allowance that a message holds. Dropped when the message has been parsed.
+#[derive(Clone, Debug)]
+pub struct Allowance {
+    _permit: Arc<OwnedSemaphorePermit>,
+}
+
+/// Wraps a service so that its requests share `bytes` of memory.
+#[derive(Clone, Debug)]
+pub struct Intake {
+    allowance: Arc<Semaphore>,
+}
+
+impl Intake {
+    /// An intake whose messages hold at most `bytes` together.
+    pub fn new(bytes: u64) -> Intake {
+        let units = (bytes / UNIT as u64).min(Semaphore::MAX_PERMITS as u64);
+        Intake { allowance: Arc::new(Semaphore::new(units as usize)) }
+    }
+
+    async fn admit(self, request: http::Request<Body>) -> Result<http::Request<Body>, Status> {
+        let (mut parts, mut rest) = request.into_parts();
+        let head = timeout(MAX_WAIT, read_head(&mut rest))
+            .await
+            .map_err(|_| Status::deadline_exceeded("the request's message did not arrive"))??;
+        let size = announced(&head);
+        if size > MAX_MESSAGE {
+            return Err(Status::invalid_argument(format!(
+                "message of {size} bytes; the limit is {MAX_MESSAGE} bytes (256 MiB)"
+            )));
+        }
+        if size <= SMALL_MESSAGE {
+            return Ok(http::Request::from_parts(
+                parts,
+                Body::new(Arriving::at_leisure(head, rest)),
+            ));
+        }
+        let units = (2 * size).div_ceil(UNIT) as u32;
+        let permit = timeout(MAX_WAIT, self.allowance.acquire_many_owned(units))
+            .await
+            .map_err(|_| crate::error::full("requests being received fill their memory"))?
+            .map_err(|_| crate::error::shutting_down())?;
+        parts.extensions.insert(Allowance { _permit: Arc::new(permit) });
+        Ok(http::Request::from_parts(parts, Body::new(Arriving::before_deadline(head, rest))))
+    }
+}
+
+/// Reads until the message's prefix is there, or the body ends.
+async fn read_head(body: &mut Body) -> Result<Bytes, Status> {
+    let mut head = Vec::new();
+    while head.len() < PREFIX {
+        match poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
+            None => break,
+            Some(frame) => match frame?.into_data() {
+                Ok(data) if head.is_empty() && data.len() >= PREFIX => return Ok(data),
+                Ok(data) => head.extend_from_slice(&data),
+                Err(_trailers) => break,
+            },
+        }
+    }
+    Ok(head.into())
+}
+
+fn announced(head: &[u8]) -> usize {
+    match head {
+        [_compressed, a, b, c, d, ..] => u32::from_be_bytes([*a, *b, *c, *d]) as usize,
+        _ => 0,
+    }
+}
+
+/// A body whose first bytes were read already.
+struct Arriving {
+    head: Option<Bytes>,
+    rest: Body,
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl Arriving {
+    fn at_leisure(head: Bytes, rest: Body) -> Arriving {
+        Arriving { head: Some(head), rest, deadline: None }
+    }
+
+    fn before_deadline(head: Bytes, rest: Body) -> Arriving {
+        Arriving {
+            deadline: Some(Box::pin(sleep(MAX_TRANSFER))),
+            ..Arriving::at_leisure(head, rest)
+        }
+    }
+}
+
+impl HttpBody for Arriving {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+        if let Some(head) = self.head.take() {
+            return Poll::Ready(Some(Ok(http_body::Frame::data(head))));
+        }
+        let late = self.deadline.as_mut().is_some_and(|d| d.as_mut().poll(cx).is_ready());
+        if late {
+            let error = Status::deadline_exceeded("the request's message took too long to arrive");
+            return Poll::Ready(Some(Err(error)));
+        }
+        Poll::Ready(ready!(Pin::new(&mut self.rest).poll_frame(cx)))
+    }
+}
+
+/// A service behind an [`Intake`].
+#[derive(Clone, Debug)]
+pub struct Admitting<S> {
+    intake: Intake,
+    inner: S,
+}
+
+impl<S> Layer<S> for Intake {
+    type Service = Admitting<S>;
+
+    fn layer(&self, inner: S) -> Admitting<S> {
+        Admitting { intake: self.clone(), inner }
+    }
+}
+
+impl<S> Service<http::Request<Body>> for Admitting<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let ready = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, ready);
+        let intake = self.intake.clone();
+        Box::pin(async move {
+            match intake.admit(request).await {
+                Ok(request) => inner.call(request).await,
+                Err(status) => Ok(status.into_http()),
+            }
+        })
+    }
+}

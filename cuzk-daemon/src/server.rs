@@ -1,0 +1,159 @@
+//! A running daemon: an engine, and the servers that lead to it.
+
+use crate::{
+    address::Address,
+    config::Settings,
+    intake::{Intake, MAX_MESSAGE},
+    listen::{self, ListenError, Listener, SocketFile},
+    service::Service,
+    telemetry,
+    wire::proving_engine_server::ProvingEngineServer,
+};
+use cuzk_core::engine::{Engine, EngineConfig, EngineError};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    sync::watch,
+    task::{spawn_blocking, JoinSet},
+    time::timeout,
+};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::{
+    self,
+    server::{Router, TcpIncoming},
+    Server,
+};
+use tower::layer::util::{Identity, Stack};
+
+/// Calls that one connection may have open; a call that awaits a proof is open for long.
+const MAX_STREAMS: u32 = 1024;
+
+/// How much of a call's body may be on its way unread.
+const STREAM_WINDOW: u32 = 64 << 10;
+
+/// A connection that does not answer for so long is dead.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// After the jobs have ended: how long clients may take to fetch the answers.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// A daemon that answers calls until it is shut down.
+pub struct Daemon {
+    engine: Arc<Engine>,
+    addresses: Vec<Address>,
+    servers: JoinSet<Result<(), transport::Error>>,
+    stop: watch::Sender<()>,
+    _sockets: Vec<SocketFile>,
+}
+
+/// Why a daemon does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// It cannot listen.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// It cannot prove.
+    #[error("the proving engine does not start: {0}")]
+    Engine(#[from] EngineError),
+    /// A socket that was opened is not usable.
+    #[error("a listening socket failed: {0}")]
+    Socket(#[from] std::io::Error),
+}
+
+/// The engine as the settings ask for it.
+pub fn engine_config(settings: &Settings) -> EngineConfig {
+    EngineConfig {
+        params_dir: settings.params_dir.clone(),
+        native_dir: Some(settings.native_dir.clone()),
+        threads: settings.threads.0,
+        memory_budget: settings.memory_budget.0,
+        max_jobs: settings.max_jobs.0,
+        keep_finished: settings.keep_finished.0,
+    }
+}
+
+impl Daemon {
+    /// Opens all sockets, starts the engine, and answers calls from then on.
+    pub async fn start(settings: &Settings) -> Result<Daemon, StartError> {
+        telemetry::start_metrics();
+        let mut listeners = Vec::new();
+        for address in &settings.listen {
+            listeners.push(listen::open(address).await?);
+        }
+        let mut daemon = Daemon {
+            engine: Engine::start(engine_config(settings))?,
+            addresses: Vec::new(),
+            servers: JoinSet::new(),
+            stop: watch::Sender::new(()),
+            _sockets: Vec::new(),
+        };
+        let intake = Intake::new(settings.request_memory.0);
+        for listener in listeners {
+            daemon.serve(listener, intake.clone())?;
+        }
+        Ok(daemon)
+    }
+
+    fn serve(&mut self, listener: Listener, intake: Intake) -> Result<(), StartError> {
+        let router = router(Service::new(self.engine.clone()), intake);
+        let mut stop = self.stop.subscribe();
+        let stopped = async move { drop(stop.changed().await) };
+        self.addresses.push(listener.address()?);
+        match listener {
+            Listener::Tcp(listener) => {
+                let incoming = TcpIncoming::from(listener)
+                    .with_nodelay(Some(true))
+                    .with_keepalive(Some(KEEPALIVE));
+                self.servers.spawn(router.serve_with_incoming_shutdown(incoming, stopped));
+            }
+            Listener::Unix(listener, file) => {
+                let incoming = UnixListenerStream::new(listener);
+                self._sockets.push(file);
+                self.servers.spawn(router.serve_with_incoming_shutdown(incoming, stopped));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where it listens, with the ports that the kernel chose.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// The engine behind it.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Stops accepting at once, lets jobs go on for up to `grace`, cancels what is left then, and
+    /// hands every waiting client its answer.
+    pub async fn shutdown(mut self, grace: Duration) {
+        let deadline = Instant::now() + grace;
+        self.stop.send_replace(());
+        let engine = self.engine.clone();
+        if let Err(error) = spawn_blocking(move || engine.shutdown(deadline)).await {
+            tracing::error!(event = "shutdown_failed", %error);
+        }
+        let drained = async { while self.servers.join_next().await.is_some() {} };
+        if timeout(DRAIN, drained).await.is_err() {
+            tracing::warn!(event = "connections_cut", "clients kept their connections open");
+        }
+    }
+}
+
+fn router(service: Service, intake: Intake) -> Router<Stack<Intake, Identity>> {
+    let service = ProvingEngineServer::new(service)
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE);
+    Server::builder()
+        .max_concurrent_streams(MAX_STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        // Room for every stream's window: bodies that wait for memory stall no other call.
+        .initial_connection_window_size(MAX_STREAMS * STREAM_WINDOW)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        .layer(intake)
+        .add_service(service)
+}
