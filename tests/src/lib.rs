@@ -1,6 +1,7 @@
 //! What the end-to-end tests share.
 
 pub mod cgroup;
+pub mod parameters;
 
 /// Says why a test cannot run here; fails it where `CUZK_TEST_NO_SKIP` is set, so that CI skips nothing unseen.
 pub fn skip(why: impl std::fmt::Display) {
