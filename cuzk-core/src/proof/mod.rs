@@ -17,6 +17,8 @@ mod vanilla;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
+mod production;
+#[cfg(test)]
 mod tests;
 
 use std::fmt;

@@ -33,9 +33,9 @@ const COUNTS: [(ProofKind, usize, usize); 4] = [
 #[derive(Default)]
 pub(super) struct Count {
     with_values: bool,
-    inputs: Vec<Scalar>,
+    pub(super) inputs: Vec<Scalar>,
     aux: usize,
-    rows: usize,
+    pub(super) rows: usize,
 }
 
 impl ConstraintSink for Count {
@@ -64,7 +64,10 @@ impl ConstraintSink for Count {
 }
 
 impl Count {
-    fn of(circuit: Box<dyn AnyCircuit>, with_values: bool) -> Result<Self, SynthesisError> {
+    pub(super) fn of(
+        circuit: Box<dyn AnyCircuit>,
+        with_values: bool,
+    ) -> Result<Self, SynthesisError> {
         let mut count = Self { with_values, ..Self::default() };
         circuit.synthesize_into(&mut count)?;
         Ok(count)
