@@ -2,6 +2,15 @@
 
 use crate::circuit::Density;
 use blstrs::Scalar;
+use ff::Field;
+
+/// Scalars that are looked at for an estimate.
+const SAMPLE: usize = 1 << 16;
+
+/// Neither zero nor one.
+pub(super) fn is_full(scalar: &Scalar) -> bool {
+    *scalar != Scalar::ONE && !scalar.is_zero_vartime()
+}
 
 /// Scalars in the order of their points, read as a stream. Clones start where the original stands.
 #[derive(Debug, Clone, Default)]
@@ -60,6 +69,15 @@ impl<'a> Scalars<'a> {
     /// Whether none is left.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// About how many are neither zero nor one: counted in a sample, densities left out.
+    pub(super) fn estimate_full(&self) -> usize {
+        let all: usize = self.segments.iter().map(|segment| segment.rest.len()).sum();
+        let step = if all > SAMPLE { all / SAMPLE } else { 1 };
+        let sampled =
+            |segment: &Segment| segment.rest.iter().step_by(step).filter(|s| is_full(s)).count();
+        self.segments.iter().map(sampled).sum::<usize>() * step
     }
 
     /// Replaces `block` by the next `block.capacity()` scalars; by fewer only at the end.
