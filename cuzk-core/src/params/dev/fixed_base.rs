@@ -16,7 +16,7 @@ use rayon::prelude::*;
 
 use crate::params::point::Point;
 
-/// Scalars advanced together. More would leave the second-level cache, fewer share less.
+/// Scalars advanced together: enough for their inversion to cost nothing, few enough for the cache.
 pub(super) const BATCH: usize = 1024;
 /// Larger tables would leave the last-level cache.
 const MAX_WINDOW: usize = 16;
@@ -62,85 +62,69 @@ where
 
     /// `out[i]` = `scalars[i]` · base; infinity for zero. Best called with [`BATCH`] scalars.
     pub fn multiples(&self, scalars: &[Scalar], out: &mut [P]) {
-        let windows = windows(self.window);
-        let digits: Vec<i32> =
-            scalars.iter().flat_map(|scalar| signed_digits(scalar, self.window)).collect();
+        let half = 1 << (self.window - 1);
+        let mut digits = vec![0; scalars.len() * windows(self.window)];
+        for (i, scalar) in scalars.iter().enumerate() {
+            let of_windows = digits.iter_mut().skip(i).step_by(scalars.len());
+            of_windows.zip(signed_digits(scalar, self.window)).for_each(|(to, digit)| *to = digit);
+        }
         let mut sums = Sums::new(scalars.len());
-        for window in 0..windows {
-            for i in 0..scalars.len() {
-                let digit = digits[i * windows + window];
-                if digit != 0 {
-                    sums.add(i, self.entry(window, digit));
-                }
-            }
-            sums.settle();
+        let mut entries = Vec::with_capacity(scalars.len());
+        for (row, digits) in self.table.chunks_exact(half).zip(digits.chunks(scalars.len().max(1)))
+        {
+            // Gathered first: these loads miss the near caches, and here none waits for another.
+            entries.clear();
+            let index = |digit: &i32| digit.unsigned_abs().max(1) as usize - 1;
+            entries.extend(digits.iter().map(|digit| row[index(digit)].coordinates()));
+            sums.add(digits, &entries);
         }
         out.iter_mut().zip(sums.sums).for_each(|(out, sum)| {
             *out = sum.map_or(P::default(), |(x, y)| P::from_coordinates(x, y));
         });
     }
-
-    /// The coordinates of `digit` · 2^(w · window) · base.
-    fn entry(&self, window: usize, digit: i32) -> (P::Coordinate, P::Coordinate) {
-        let half = 1 << (self.window - 1);
-        let index = window * half + digit.unsigned_abs() as usize - 1;
-        let (x, y) = self.table[index].coordinates();
-        (x, if digit < 0 { -y } else { y })
-    }
 }
 
-/// Sums in progress, and one addition to each of them that waits for its slope.
+/// Sums in progress, all of which take their next entry together.
 ///
 /// A sum over lower windows and an entry of this one are never equal or opposite: with the digits
 /// of windows below j a sum is less than 2^(wj) in absolute value, an entry at least that, and no
 /// multiple of r lies between, as all stay below r. So every denominator is invertible.
 struct Sums<F> {
     sums: Vec<Option<(F, F)>>,
-    waiting: Vec<Waiting<F>>,
-    /// The product of the waiting denominators.
-    product: F,
-}
-
-struct Waiting<F> {
-    sum: usize,
-    entry: (F, F),
-    denominator: F,
-    /// The product of the denominators before this one.
-    before: F,
+    /// Additions that wait for their slope: which sum, and the product of the denominators before.
+    waiting: Vec<(usize, F)>,
 }
 
 impl<F: Field> Sums<F> {
     fn new(count: usize) -> Self {
-        Self { sums: vec![None; count], waiting: Vec::with_capacity(count), product: F::ONE }
+        Self { sums: vec![None; count], waiting: Vec::with_capacity(count) }
     }
 
-    /// Adds `entry` to sum `i`, once before each [`Sums::settle`].
-    fn add(&mut self, i: usize, entry: (F, F)) {
-        match &mut self.sums[i] {
-            sum @ None => *sum = Some(entry),
-            Some((x, _)) => {
-                let denominator = entry.0 - *x;
-                self.waiting.push(Waiting { sum: i, entry, denominator, before: self.product });
-                self.product *= denominator;
+    /// Adds to each sum its entry, with the sign of its digit; nothing where the digit is zero.
+    fn add(&mut self, digits: &[i32], entries: &[(F, F)]) {
+        let signed = |digit: i32, y: F| if digit < 0 { -y } else { y };
+        let mut product = F::ONE;
+        for (i, (digit, (entry_x, entry_y))) in digits.iter().zip(entries).enumerate() {
+            match &mut self.sums[i] {
+                _ if *digit == 0 => {}
+                sum @ None => *sum = Some((*entry_x, signed(*digit, *entry_y))),
+                Some((x, _)) => {
+                    self.waiting.push((i, product));
+                    product *= *entry_x - *x;
+                }
             }
         }
-    }
-
-    /// Inverts all denominators at once and completes the additions.
-    fn settle(&mut self) {
-        let inverse: Option<F> = self.product.invert().into();
+        let inverse: Option<F> = product.invert().into();
         let mut inverse = inverse.expect("no sum meets its own entry or its opposite: see above");
-        while let Some(Waiting { sum, entry, denominator, before }) = self.waiting.pop() {
-            let slope_denominator = inverse * before;
-            inverse *= denominator;
-            if let Some((x, y)) = &mut self.sums[sum] {
-                let slope = (entry.1 - *y) * slope_denominator;
-                let new_x = slope.square() - *x - entry.0;
-                *y = slope * (*x - new_x) - *y;
-                *x = new_x;
-            }
+        while let Some((i, before)) = self.waiting.pop() {
+            let Some((x, y)) = &mut self.sums[i] else { continue };
+            let (entry_x, entry_y) = entries[i];
+            let slope = (signed(digits[i], entry_y) - *y) * (inverse * before);
+            inverse *= entry_x - *x;
+            let new_x = slope.square() - *x - entry_x;
+            *y = slope * (*x - new_x) - *y;
+            *x = new_x;
         }
-        self.product = F::ONE;
     }
 }
 
