@@ -1,8 +1,7 @@
 //! Transforms and the quotient against bellperson's, on as many threads, in turn; medians.
 //!
 //! `cargo bench -p cuzk-benches --bench ntt [-- LOG2_SIZE]` (2^20 if not said otherwise). The last
-//! line is JSON, in seconds and ratios (ours / bellperson's). bellperson's pool has as many threads as
-//! rayon's unless `EC_GPU_NUM_THREADS` or `RAYON_NUM_THREADS` says otherwise.
+//! line is JSON, in seconds and ratios (ours / bellperson's). Both pools have a thread per processor.
 
 use std::time::Instant;
 
@@ -25,9 +24,9 @@ fn main() -> anyhow::Result<()> {
     let portable = Domain::with_kernel(log2_size, Kernel::Portable)?;
     let values = values(best.size());
 
-    println!("2^{log2_size} on {} threads, {:?}, seconds", rayon_threads(), Kernel::best());
+    println!("2^{log2_size} on {} threads, seconds; ours: {:?}", threads(), Kernel::best());
     println!("{:10} {:>10} {:>10} {:>10} {:>8}", "", "bellperson", "portable", "ours", "ratio");
-    let mut report = json!({ "log2_size": log2_size, "threads": rayon_threads() });
+    let mut report = json!({ "log2_size": log2_size, "threads": threads() });
     for (name, run) in [("fft", fft as fn(Side, &[Scalar]) -> f64), ("quotient", whole_quotient)] {
         let [theirs, portable, ours] = in_turn([
             &|| run(Side::Bellperson, &values),
@@ -112,6 +111,6 @@ fn values(count: usize) -> Vec<Scalar> {
     std::iter::successors(Some(step), |x| Some(*x * step)).take(count).collect()
 }
 
-fn rayon_threads() -> usize {
+fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

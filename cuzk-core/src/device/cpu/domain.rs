@@ -1,6 +1,6 @@
 //! Transforms between a polynomial's coefficients and its values on a power-of-two domain.
 //!
-//! A transform is one to three passes over memory. A pass does up to [`PASS_LEVELS`] butterfly
+//! A transform is one to three passes over memory. A pass does up to `PASS_LEVELS` butterfly
 //! levels at once on tiles that fit a core's L2: a group of lanes (eight neighbouring columns, or
 //! eight rows) times `2^bits` elements. Coefficients are bit-reversed inside, values natural, so
 //! that no pass has to reorder anything.
@@ -429,7 +429,7 @@ fn single_level<L: Lanes>(groups: &mut [L], twiddles: Twiddles<'_>) {
     let w = twiddles.at::<L>(0, 0);
     let (upper, lower) = groups.split_at_mut(groups.len() / 2);
     for (u, v) in upper.iter_mut().zip(lower) {
-        L::butterfly(u, v, w);
+        L::butterfly(u, v, &w);
     }
 }
 
@@ -446,10 +446,10 @@ fn double_level<L: Lanes>(groups: &mut [L], level: usize, twiddles: Twiddles<'_>
         let (x2, x3) = lower.split_at_mut(quarter);
         for i in 0..quarter {
             let (mut a, mut b, mut c, mut d) = (x0[i], x1[i], x2[i], x3[i]);
-            L::butterfly(&mut a, &mut c, w);
-            L::butterfly(&mut b, &mut d, w);
-            L::butterfly(&mut a, &mut b, w0);
-            L::butterfly(&mut c, &mut d, w1);
+            L::butterfly(&mut a, &mut c, &w);
+            L::butterfly(&mut b, &mut d, &w);
+            L::butterfly(&mut a, &mut b, &w0);
+            L::butterfly(&mut c, &mut d, &w1);
             (x0[i], x1[i], x2[i], x3[i]) = (a, b, c, d);
         }
     }

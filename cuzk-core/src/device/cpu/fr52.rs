@@ -6,8 +6,9 @@
 //!
 //! Between load and store a value is an integer in `[0, 32 r)`, its limbs signed and unreduced. A
 //! butterfly takes away and adds at most `2 r`, so [`MAX_LEVELS`](super::lanes::MAX_LEVELS) of them fit.
-//! Everything here needs the instructions that [`Kernel::best`](super::lanes::Kernel::best) looks for.
 
+// SAFETY of every block without a word of its own: it needs the instructions and nothing else, and
+// `Kernel::run` enters this module only where `Kernel::best` found them.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use std::arch::x86_64::*;
@@ -125,7 +126,7 @@ impl Lanes for Ifma {
     }
 
     #[inline(always)]
-    fn butterfly(u: &mut Self, v: &mut Self, w: Self) {
+    fn butterfly(u: &mut Self, v: &mut Self, w: &Self) {
         unsafe {
             let t = montgomery(carry(v.0), w.0);
             *v = Self(minus(u.0, t));

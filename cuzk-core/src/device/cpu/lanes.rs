@@ -49,7 +49,7 @@ pub(super) trait Lanes: Copy {
 
     /// `(u, v)` becomes `(u + w v, u - w v)`; `w` holds multipliers. At most [`MAX_LEVELS`] of them
     /// may follow each other between a load and a store.
-    fn butterfly(u: &mut Self, v: &mut Self, w: Self);
+    fn butterfly(u: &mut Self, v: &mut Self, w: &Self);
 
     /// The product with multipliers; of two multipliers it is a multiplier again.
     fn scale(self, w: Self) -> Self;
@@ -82,8 +82,8 @@ pub enum Kernel {
     Ifma(IfmaFound),
 }
 
-#[cfg(target_arch = "x86_64")]
 /// The proof that this processor has the instructions of [`Kernel::Ifma`].
+#[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IfmaFound(());
 
@@ -180,10 +180,15 @@ impl<const N: usize> Lanes for Portable<N> {
     }
 
     #[inline(always)]
-    fn butterfly(u: &mut Self, v: &mut Self, w: Self) {
-        let t = v.scale(w);
-        *v = u.minus(t);
-        *u = u.zip(t, |x, y| x + y);
+    fn butterfly(u: &mut Self, v: &mut Self, w: &Self) {
+        // Scalar by scalar and in place: copies of whole groups cost as much as the arithmetic.
+        for ((u, v), w) in u.0.iter_mut().zip(&mut v.0).zip(&w.0) {
+            let mut t = *v;
+            t *= w;
+            *v = *u;
+            *v -= &t;
+            *u += &t;
+        }
     }
 
     #[inline(always)]
