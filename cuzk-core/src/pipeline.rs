@@ -85,22 +85,22 @@ impl StageTimes {
     }
 }
 
+/// Scalars of the third buffer, which holds the witness, and later a ∘ b on the rows in use. Rows
+/// are not known before synthesis: Filecoin's circuits have within a thousandth as many as variables.
+fn third_len(counts: &Counts) -> usize {
+    let variables = (counts.l + counts.ic) as usize;
+    (variables + variables / 16).min(counts.h as usize + 1)
+}
+
 /// What a partition of a circuit of these counts holds at its peak, in bytes, with buffers in whole
 /// chunks of `pool`: two vectors, the larger of witness and rows in use, and the scratch of one
 /// multi-exponentiation.
 pub fn footprint(counts: &Counts, threads: usize, pool: &PinnedPool) -> u64 {
     let domain = counts.h as usize + 1;
     let scalars = |n: usize| pool.rounded((n * size_of::<Scalar>()) as u64);
-    // Rows are not known before synthesis: Filecoin's circuits have about as many as variables, and
-    // no circuit more than its domain.
-    let variables = (counts.l + counts.ic) as usize;
-    let third = scalars(domain.min(variables + variables / 16));
-    let msm = msm::scratch_bytes(96, domain, threads).max(msm::scratch_bytes(
-        192,
-        counts.b_g2 as usize,
-        threads,
-    ));
-    2 * scalars(domain) + third + msm + SYNTHESIS_BYTES
+    let msm = msm::scratch_bytes(96, domain, threads)
+        .max(msm::scratch_bytes(192, counts.b_g2 as usize, threads));
+    2 * scalars(domain) + scalars(third_len(counts)) + msm + SYNTHESIS_BYTES
 }
 
 /// Proves one partition. `memory` must hold [`footprint`] bytes; the calling thread's rayon pool
@@ -116,21 +116,19 @@ pub fn prove(
     let domain = Domain::new((srs.h().len() + 1).trailing_zeros())?;
     let mut a = pool.scalars(domain.size(), memory)?;
     let mut b = pool.scalars(domain.size(), memory)?;
-    let mut witness = pool.scalars(srs.l().len(), memory)?;
+    let mut third = pool.scalars(third_len(&srs.header().counts), memory)?;
     let mut times = StageTimes::default();
 
+    let witness = &mut third[..srs.l().len()];
     let synthesized = timed(&mut times.synthesis, || {
-        synthesize(circuit, srs, &mut a, &mut b, &mut witness, checkpoint)
+        synthesize(circuit, srs, &mut a, &mut b, witness, checkpoint)
     })?;
     let mut queries =
-        timed(&mut times.witness_msm, || witness_queries(srs, &synthesized, &witness, checkpoint))?;
-    drop(witness);
-    let h = timed(&mut times.quotient, || {
-        quotient(&domain, &mut a, b, pool.scalars(synthesized.rows, memory)?, checkpoint)?;
-        Ok::<_, PipelineError>(a)
-    })?;
+        timed(&mut times.witness_msm, || witness_queries(srs, &synthesized, witness, checkpoint))?;
+    third.truncate(synthesized.rows);
+    timed(&mut times.quotient, || quotient(&domain, &mut a, b, third, checkpoint))?;
     queries.h = timed(&mut times.h_msm, || {
-        msm::msm_g1(srs.h(), Scalars::all(&h[..srs.h().len()]), checkpoint)
+        msm::msm_g1(srs.h(), Scalars::all(&a[..srs.h().len()]), checkpoint)
     })?;
 
     let (r, s) = (Scalar::random(&mut *rng), Scalar::random(&mut *rng));
@@ -156,6 +154,10 @@ fn synthesize(
         return Err(sink.stopped().map_or(PipelineError::Synthesis(error), stopped));
     }
     let synthesized = sink.finish().map_err(stopped)?;
+    let room = third_len(&srs.header().counts);
+    if synthesized.rows > room {
+        return Err(stopped(Stopped::TooLarge { what: "constraints", room }));
+    }
     let b_len = synthesized.b_inputs.ones() + synthesized.b_aux.ones();
     for (what, expected, found) in [
         ("inputs", srs.vk().ic.len(), synthesized.inputs.len()),

@@ -303,6 +303,13 @@ pub struct ScalarBuf {
     len: usize,
 }
 
+impl ScalarBuf {
+    /// Shortens it to `len` scalars; its chunks stay as they are.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+}
+
 impl Deref for ScalarBuf {
     type Target = [Scalar];
 
