@@ -19,11 +19,11 @@ use cuzk_benches::{machine, median, params_dir, PeakWatch};
 use cuzk_core::circuit::{AnyCircuit, ConstraintSink, Synthesizer};
 use cuzk_core::device::Unhindered;
 use cuzk_core::memory::{PinnedPool, Plain};
-use cuzk_core::params::{dev, ParamsStore};
-use cuzk_core::proof::{ProofKind, ProofRequest};
+use cuzk_core::params::{dev, Params};
+use cuzk_core::proof::{Partition, ProofKind, ProofRequest};
 use cuzk_core::sample::Sample;
 use cuzk_core::{groth16, pipeline};
-use cuzk_governor::budget::MemoryBudget;
+use cuzk_governor::budget::{Ask, MemoryBudget};
 use serde::{Deserialize, Serialize};
 
 const THREADS: usize = 2;
@@ -129,9 +129,9 @@ fn short_name(kind: ProofKind) -> &'static str {
 
 fn ensure_params(kind: ProofKind) -> Result<()> {
     let request = request(kind)?;
-    dev::ensure(&[request.circuit_id()], &params_dir())?;
+    let params = dev::ensure(&[request.circuit_id()], &params_dir(), &mut |_| {}, &Unhindered)?;
     // The native file is made before the clock starts, as a daemon has it from its first proof on.
-    ParamsStore::new(&params_dir(), None).open(request.circuit_id(), &Unhindered)?;
+    params.open(&request.circuit_id(), &mut |_| {}, &Unhindered)?;
     Ok(())
 }
 
@@ -148,7 +148,7 @@ fn child(side: &str, kind: ProofKind) -> Result<Run> {
 }
 
 fn request(kind: ProofKind) -> Result<ProofRequest> {
-    Ok(ProofRequest::parse(Sample::new(1)?.request(kind)?)?)
+    Ok(ProofRequest::parse(&Sample::make(1)?.request(kind))?)
 }
 
 /// One proof, after one to warm up where that is cheap, in this process.
@@ -166,12 +166,12 @@ fn one_run(side: &str, kind: ProofKind) -> Result<Run> {
 }
 
 fn ours(request: &ProofRequest) -> Result<Run> {
-    let srs = ParamsStore::new(&params_dir(), None).open(request.circuit_id(), &Unhindered)?;
+    let srs = Params::new(params_dir()).open(&request.circuit_id(), &mut |_| {}, &Unhindered)?;
     let pool = PinnedPool::new(4 << 30, 4 << 20, Box::new(Plain))?;
-    let needs = pipeline::footprint(srs.shape(), THREADS, &pool);
-    let mut memory = MemoryBudget::new(needs).try_reserve("partition", needs)?;
+    let needs = pipeline::footprint(&srs.header().counts, THREADS, &pool);
+    let mut memory = MemoryBudget::new(needs).try_reserve(Ask::new("partition", needs))?;
     let threads = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build()?;
-    let (circuit, inputs) = request.partition(0)?;
+    let Partition { circuit, inputs } = request.partition(0)?;
     let watch = PeakWatch::start();
     let started = Instant::now();
     let (proof, times) = threads.install(|| {
@@ -192,13 +192,11 @@ fn ours(request: &ProofRequest) -> Result<Run> {
 }
 
 fn bellperson(request: &ProofRequest) -> Result<Run> {
-    let store = ParamsStore::new(&params_dir(), None);
-    let params = Parameters::<Bls12>::build_mapped_parameters(
-        store.filecoin_path(request.circuit_id()),
-        false,
-    )?;
-    let srs = store.open(request.circuit_id(), &Unhindered)?;
-    let (circuit, inputs) = request.partition(0)?;
+    let store = Params::new(params_dir());
+    let file = store.params_path(&request.circuit_id().file_stem()?);
+    let params = Parameters::<Bls12>::build_mapped_parameters(file, false)?;
+    let key = store.verifying_key(&request.circuit_id().file_stem()?)?;
+    let Partition { circuit, inputs } = request.partition(0)?;
     let watch = PeakWatch::start();
     let started = Instant::now();
     let proofs =
@@ -207,7 +205,7 @@ fn bellperson(request: &ProofRequest) -> Result<Run> {
     let (peak_anonymous, peak_resident) = watch.finish();
     let mut bytes = Vec::new();
     proofs[0].write(&mut bytes)?;
-    ensure!(groth16::verify(srs.vk(), &bytes, &[inputs])?, "bellperson's proof is invalid");
+    ensure!(groth16::verify(&key, &bytes, &[inputs])?, "bellperson's proof is invalid");
     Ok(Run { seconds, synthesis: 0.0, quotient: 0.0, msm: 0.0, peak_anonymous, peak_resident })
 }
 

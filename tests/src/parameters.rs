@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub fn development(kinds: &[ProofKind]) -> PathBuf {
     let program = std::env::current_exe().expect("a test has a program");
     // target/<profile>/deps/<program>
-    let build = program.ancestors().nth(2).expect("a test's program lies in the build folder");
+    let build = program.ancestors().nth(3).expect("a test's program lies in the build folder");
     let folder = build.join("development-parameters");
     let sector_size = SectorSize::KiB2;
     let circuits: Vec<_> =
