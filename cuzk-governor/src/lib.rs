@@ -7,6 +7,8 @@
 pub mod budget;
 pub mod governor;
 pub mod headroom;
+pub mod limits;
 pub mod policy;
+pub mod probe;
 pub mod sensor;
 pub mod setpoints;

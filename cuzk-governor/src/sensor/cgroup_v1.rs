@@ -25,6 +25,7 @@ pub(crate) struct LevelV1 {
     swap_usage: KernelFile,
     failures: KernelFile,
     watermark: Watermark,
+    is_topmost: bool,
 }
 
 impl LevelV1 {
@@ -41,14 +42,22 @@ impl LevelV1 {
             swap_usage: file("memory.memsw.usage_in_bytes"),
             failures: file("memory.failcnt"),
             watermark: Watermark::default(),
+            is_topmost: false,
         }
+    }
+
+    /// This is the highest level to be seen: the kernel states the tightest limit up to the real
+    /// root, so it answers for those that a container does not see, too.
+    pub(crate) fn answer_for_unseen(&mut self) {
+        self.is_topmost = true;
     }
 
     /// The level now, `None` where it is gone.
     pub(crate) fn read(&mut self) -> Result<Option<Level>, SensorError> {
         let Some(usage) = self.usage.read()? else { return Ok(None) };
         let usage = usage.number()?;
-        let (reclaimable, inherited) = self.stat()?;
+        let (reclaimable, hierarchical) = self.stat()?;
+        let inherited = hierarchical.filter(|_| self.is_topmost);
         let own = self.limit.read()?.map(|limit| limit.number()).transpose()?;
         Ok(Some(Level {
             path: Arc::clone(&self.path),
@@ -81,8 +90,7 @@ impl LevelV1 {
         Ok(self.watermark.since_last(contents.number()?, usage))
     }
 
-    /// File pages, and the tightest limit up to the real root, part of which a container does not
-    /// see as levels.
+    /// File pages, and the tightest limit up to the real root.
     fn stat(&mut self) -> Result<(u64, Option<u64>), SensorError> {
         let Some(stat) = self.stat.read()? else { return Ok((0, None)) };
         let file = stat.required("total_inactive_file")? + stat.required("total_active_file")?;

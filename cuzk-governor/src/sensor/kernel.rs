@@ -132,12 +132,14 @@ impl Levels {
                 Ok(Self::V2(files, own("memory.events")))
             }
             Version::V1 => {
-                let mut files = vec![LevelV1::new(root, &levels[0])];
-                for folder in &levels[1..] {
-                    if !cgroup_v1::is_hierarchical(root, folder)? {
-                        break;
-                    }
-                    files.push(LevelV1::new(root, folder));
+                let mut bound = 1;
+                while bound < levels.len() && cgroup_v1::is_hierarchical(root, &levels[bound])? {
+                    bound += 1;
+                }
+                let mut files: Vec<_> =
+                    levels[..bound].iter().map(|folder| LevelV1::new(root, folder)).collect();
+                if let Some(topmost) = files.last_mut() {
+                    topmost.answer_for_unseen();
                 }
                 Ok(Self::V1(files, own("memory.oom_control")))
             }

@@ -8,7 +8,7 @@ mod allocator;
 mod cgroup_v1;
 mod cgroup_v2;
 mod counter;
-mod file;
+pub(crate) mod file;
 mod host;
 pub mod kernel;
 pub mod pressure;
