@@ -14,6 +14,10 @@ pub mod point;
 pub mod published;
 mod size;
 mod store;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::path::Path;
 

@@ -241,13 +241,13 @@ impl Srs {
         // bytes stay what they are while they are mapped.
         let map = unsafe { Mmap::map(&file) }.map_err(ParamsError::io(path, "map"))?;
         let header = Header::decode(path, &map[..PAGE as usize], bytes)?;
-        let vk = parse_vk(path, bytes_of(&map, &header.extents[0]))?;
-        let srs = Self { path: path.into(), file, map, header, vk };
-        srs.verify_extent(0, "verifying key", &mut |_| Ok(()))?;
-        Ok(srs)
+        let vk = bytes_of(&map, &header.extents[0]);
+        verify(path, "verifying key", vk, &header.extents[0], &mut |_| Ok(()))?;
+        let vk = parse_vk(path, vk)?;
+        Ok(Self { path: path.into(), file, map, header, vk })
     }
 
-    /// Checks every section's checksum: reads the whole file.
+    /// Checks the checksums of all points: reads the whole file.
     ///
     /// # Errors
     /// [`ParamsError::Checksum`] for the first section that is damaged.
@@ -260,32 +260,12 @@ impl Srs {
             progress(Progress { step: "verify native file", done, total: self.size_bytes() });
             Ok(checkpoint.check()?)
         };
-        self.verify_extent(0, "verifying key", &mut watched)?;
         for query in Query::ALL {
-            self.verify_extent(1 + query as usize, query.name(), &mut watched)?;
+            let extent = self.header.extent(query);
+            let bytes = bytes_of(&self.map, extent);
+            verify(&self.path, query.name(), bytes, extent, &mut watched)?;
         }
         Ok(())
-    }
-
-    fn verify_extent(
-        &self,
-        index: usize,
-        section: &'static str,
-        watched: &mut dyn FnMut(u64) -> Result<(), ParamsError>,
-    ) -> Result<(), ParamsError> {
-        const CHUNK: usize = 16 << 20;
-        let extent = &self.header.extents[index];
-        let mut hasher = blake3::Hasher::new();
-        for (i, chunk) in bytes_of(&self.map, extent).chunks(CHUNK).enumerate() {
-            watched(extent.offset + (i * CHUNK) as u64)?;
-            hasher.update(chunk);
-        }
-        let found = hasher.finalize();
-        if found == extent.checksum {
-            return Ok(());
-        }
-        let (expected, found) = (extent.checksum.to_string(), found.to_string());
-        Err(ParamsError::Checksum { path: self.path.clone(), section, expected, found })
     }
 
     /// The verifying key.
@@ -389,4 +369,26 @@ impl Srs {
 /// Within the map: the header was checked against its length.
 fn bytes_of<'a>(map: &'a Mmap, extent: &Extent) -> &'a [u8] {
     &map[extent.offset as usize..][..extent.bytes as usize]
+}
+
+/// Whether a section's bytes are those that were written.
+fn verify(
+    path: &Path,
+    section: &'static str,
+    bytes: &[u8],
+    extent: &Extent,
+    watched: &mut dyn FnMut(u64) -> Result<(), ParamsError>,
+) -> Result<(), ParamsError> {
+    const CHUNK: usize = 16 << 20;
+    let mut hasher = blake3::Hasher::new();
+    for (i, chunk) in bytes.chunks(CHUNK).enumerate() {
+        watched(extent.offset + (i * CHUNK) as u64)?;
+        hasher.update(chunk);
+    }
+    let found = hasher.finalize();
+    if found == extent.checksum {
+        return Ok(());
+    }
+    let (expected, found) = (extent.checksum.to_string(), found.to_string());
+    Err(ParamsError::Checksum { path: path.into(), section, expected, found })
 }

@@ -87,6 +87,8 @@ fn fault(bytes: &[u8], on_curve: impl FnOnce(&[Fp]) -> bool) -> PointFault {
         .collect();
     match words {
         None => PointFault::NotCanonical,
+        // blst takes (0, 0) for infinity and so for a point of the curve, but it has no flag.
+        Some(words) if words.iter().all(|word| word.is_zero_vartime()) => PointFault::NotOnCurve,
         Some(words) if on_curve(&words) => PointFault::NotInSubgroup,
         Some(_) => PointFault::NotOnCurve,
     }

@@ -61,7 +61,7 @@ pub(super) fn require(path: &Path, found: Digest) -> Result<(), ParamsError> {
 }
 
 /// The digest on the list for a file of this name.
-fn published(path: &Path) -> Option<&str> {
+pub(super) fn published(path: &Path) -> Option<&str> {
     let listed = get_parameter_data_from_id(path.file_name()?.to_str()?)?;
     Some(&listed.digest)
 }
