@@ -20,7 +20,7 @@ use rayon::prelude::*;
 /// Full-size points that go through the windows together.
 const CHUNK: usize = 1 << 15;
 /// Points that one task sorts into zeros, ones and others.
-const PART: usize = 1 << 11;
+const PART: usize = 1 << 12;
 
 /// A group whose coordinates are D elements of the base field.
 pub(super) trait Affine<const D: usize>: Sync {
@@ -107,6 +107,11 @@ impl Plan {
 
     fn buckets(&self) -> usize {
         1 << (self.bits - 1)
+    }
+
+    /// Into how many segments a window's buckets are cut to be summed: as many as each has buckets.
+    fn log_segments(&self) -> usize {
+        (self.bits - 1) / 2
     }
 
     /// A scalar with the offset added and its sign in the highest bit.
@@ -205,7 +210,7 @@ pub(super) fn msm<A: Affine<D>, const D: usize>(
     checkpoint: &dyn Checkpoint,
 ) -> Result<A::Projective, Interrupted> {
     assert!(fp52::available(), "asked for AVX-512 IFMA on a processor without");
-    let plan = Plan::cheapest(scalars.estimate_full(), A::WIDEST);
+    let plan = Plan::cheapest(scalars.estimate_full().min(points.len()), A::WIDEST);
     let mut buckets = vec![Point::INFINITY; plan.windows * plan.buckets()];
     let mut chunk = Chunk::new(CHUNK.min(points.len()));
     let spares = Mutex::default();
@@ -233,13 +238,14 @@ pub(super) fn scratch_bytes<A: Affine<D>, const D: usize>(n: usize, threads: usi
     let buckets = plan.windows * plan.buckets() * point;
     let collected = chunk * (point + 2 * size_of::<Scalar>());
     let terms = chunk + plan.buckets();
+    let segment_sums = (2 * plan.windows * point) << plan.log_segments();
     let worker = Adder::<D>::BYTES
         + PART * point
         + chunk * size_of::<u32>()
         + plan.buckets() * (size_of::<u32>() + size_of::<Run<D>>())
         + terms * size_of::<Term<D>>()
         + terms / 2 * point;
-    (buckets + collected + threads * worker) as u64
+    (buckets + collected + segment_sums + threads * worker) as u64
 }
 
 /// By part of the block, how many scalars are neither zero nor one.
@@ -466,7 +472,7 @@ fn window_sums<A: Affine<D>, const D: usize>(
     plan: &Plan,
     buckets: &[Point<D>],
 ) -> Vec<A::Projective> {
-    let log_segments = (plan.bits - 1) / 2;
+    let log_segments = plan.log_segments();
     let log_length = plan.bits - 1 - log_segments;
     let (segments, length) = (1 << log_segments, 1 << log_length);
     let mut running = vec![Point::INFINITY; buckets.len() >> log_length];

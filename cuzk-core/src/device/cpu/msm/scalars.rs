@@ -71,7 +71,7 @@ impl<'a> Scalars<'a> {
         self.len == 0
     }
 
-    /// About how many are neither zero nor one: counted in a sample, densities left out.
+    /// About how many are neither zero nor one: counted in a sample, without regard to densities.
     pub(super) fn estimate_full(&self) -> usize {
         let all: usize = self.segments.iter().map(|segment| segment.rest.len()).sum();
         let step = if all > SAMPLE { all / SAMPLE } else { 1 };
@@ -108,5 +108,33 @@ impl Segment<'_> {
         }
         self.rest = &self.rest[taken..];
         self.next += taken;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_continue_where_the_last_one_ended() {
+        let inputs: Vec<_> = (0..5).map(Scalar::from).collect();
+        let aux: Vec<_> = (100..300).map(Scalar::from).collect();
+        let mut density = Density::default();
+        let mut expected = inputs.clone();
+        for (i, scalar) in aux.iter().enumerate() {
+            density.push();
+            if i % 3 == 0 || i > 150 {
+                density.set(i);
+                expected.push(*scalar);
+            }
+        }
+        let mut scalars = Scalars::all(&inputs).then_dense(&aux, &density).then_all(&inputs);
+        expected.extend(inputs.clone());
+        let (mut block, mut read) = (Vec::with_capacity(7), vec![]);
+        for _ in 0..expected.len().div_ceil(7) {
+            scalars.fill(&mut block);
+            read.append(&mut block);
+        }
+        assert!(read == expected && scalars.is_empty());
     }
 }
