@@ -2,12 +2,55 @@
 //!
 //! No clock, no I/O, no allocation in the steady state: time comes in with the headroom, so
 //! the simulator and the tests drive exactly the code that runs in production.
+//!
+//! While promises and margin fit, it grows, slowly. When they do not, it holds, and goes down
+//! the ladder (`RUNGS`), one rung a tick, each only on a fresh sample: what a step will give back is
+//! credited for the reaction time, so that nothing is done twice for the same bytes, and a rung
+//! that was used rests as long. Work is thrown away only when the promises do not fit even
+//! without the margin, and that for a reaction time. Only if the limit is nearer than the
+//! reaction time does it take as many rungs at once as are needed.
 
 use std::time::Duration;
 
 use crate::budget::Priority;
 use crate::headroom::Headroom;
 use crate::setpoints::Setpoints;
+
+mod climb;
+mod drop_cache;
+mod evict_circuits;
+mod free_idle;
+mod grow;
+mod hold;
+mod purge;
+mod refuse;
+mod shed;
+#[cfg(test)]
+mod tests;
+mod unpin_srs;
+
+/// The ladder, cheapest first. To add a rung is to add a file and a line here.
+const RUNGS: [&dyn Rung; 6] = [
+    &free_idle::FreeIdle,
+    &drop_cache::DropCache,
+    &purge::Purge,
+    &evict_circuits::EvictCircuits,
+    &unpin_srs::UnpinSrs,
+    &shed::ShedOne,
+];
+
+/// A way to give memory back.
+trait Rung: Sync {
+    /// The next step here, if there is anything to give. Asked again in an emergency, until
+    /// it gives nothing or enough is given.
+    fn offer(&self, state: &State, now: &Situation<'_>) -> Option<Step>;
+}
+
+/// A step down and the bytes that it gives back within the reaction time.
+struct Step {
+    action: Action,
+    frees: u64,
+}
 
 /// What the plant says it is doing. Filled by the plant, reused from tick to tick.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,7 +64,7 @@ pub struct Workload {
     pub finished: u64,
     /// Partitions accepted and not started.
     pub waiting: u32,
-    /// Bytes that the smallest waiting partition needs in all; 0 when none waits.
+    /// Bytes that the smallest waiting partition must still reserve; 0 when none waits.
     pub smallest_waiting: u64,
     /// Pinned chunks that nobody uses.
     pub idle_chunks: u64,
@@ -40,7 +83,7 @@ pub struct Workload {
 /// A partition that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// The plant's number for it.
+    /// The plant's number for it; another one after it was shed and started again.
     pub id: u64,
     /// Of its job.
     pub priority: Priority,
@@ -48,13 +91,14 @@ pub struct Partition {
     pub shed: Shed,
     /// Bytes it holds, which shedding it would free.
     pub held: u64,
-    /// Bytes it will still take beyond `held`.
+    /// Bytes it has been promised beyond `held`.
     pub to_come: u64,
     /// Work lost if it were shed now.
     pub work: Duration,
 }
 
-/// When a partition may be shed to save the process. The last one running never is.
+/// When a partition may be shed to save the process. The last one running never is. One that
+/// was shed twice already is best reported as `InEmergency`, so that it ends one day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shed {
     /// Whenever nothing cheaper is left.
@@ -69,7 +113,8 @@ pub enum Shed {
 /// tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Run at most so many partitions at once; those running are not touched.
+    /// Run at most so many partitions at once, not counting those that are never shed; those
+    /// that run are not touched.
     Concurrency(u32),
     /// Pin up to so many bytes of SRS.
     PinSrs(u64),
@@ -77,7 +122,7 @@ pub enum Action {
     FreeIdleChunks(u64),
     /// Drop the page cache of files that are ours.
     DropFileCache(u64),
-    /// Make the allocator return what was freed. Taken by the governor's hands, not the plant.
+    /// Make the allocator return what was freed.
     PurgeAllocator,
     /// Let go of compiled circuits that no running partition uses.
     EvictCircuits(u64),
@@ -96,34 +141,255 @@ pub enum Action {
     Accept,
 }
 
+impl Action {
+    /// Its name in logs and metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Action::Concurrency(_) => "concurrency",
+            Action::PinSrs(_) => "pin_srs",
+            Action::FreeIdleChunks(_) => "free_idle_chunks",
+            Action::DropFileCache(_) => "drop_file_cache",
+            Action::PurgeAllocator => "purge_allocator",
+            Action::EvictCircuits(_) => "evict_circuits",
+            Action::UnpinSrs(_) => "unpin_srs",
+            Action::Shed(_) => "shed",
+            Action::Refuse { .. } => "refuse",
+            Action::Accept => "accept",
+        }
+    }
+}
+
 /// What to do now. The actions themselves are in the vector handed to [`decide`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     /// The ledger's total from now on ([`crate::budget::MemoryBudget::set_total`]).
     pub total: u64,
-    /// Whether the limit is nearer than the reaction time.
-    pub emergency: bool,
+    /// Its ceiling ([`crate::budget::MemoryBudget::set_ceiling`]): what was admissible at best
+    /// within the last [`Setpoints::refuse_after`].
+    pub ceiling: u64,
+    /// In a word.
+    pub mode: Mode,
+}
+
+/// What the policy is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Everything fits.
+    #[default]
+    Steady,
+    /// Promises and margin do not fit; memory is being given back.
+    Retreating,
+    /// The limit is nearer than the reaction time.
+    Emergency,
+    /// Nothing that waits can ever fit.
+    Refusing,
 }
 
 /// What the policy remembers from tick to tick.
-#[derive(Clone, Debug, Default)]
-pub struct State {}
+#[derive(Clone, Debug)]
+pub struct State {
+    /// The most partitions at once, at present and as throughput would have it.
+    concurrency: Option<u32>,
+    climb: climb::Climb,
+    /// The sequence and time of the last step down.
+    stepped_at: Option<(u64, Duration)>,
+    /// The last time that memory was short, and that something grew.
+    short_at: Option<Duration>,
+    grown_at: Option<Duration>,
+    /// Since when promises do not fit even without a margin.
+    short_since: Option<Duration>,
+    /// Until when each rung rests.
+    rests: [Duration; RUNGS.len()],
+    /// Bytes on their way back, and until when they are counted on.
+    credits: Vec<(Duration, u64)>,
+    /// Partitions told to stop, and until when that is believed.
+    shed: Vec<(Duration, u64)>,
+    refusal: refuse::Refusal,
+}
 
 impl State {
+    /// The most steps remembered; older ones are over by then.
+    const MOST: usize = 256;
+
     /// Nothing done yet.
-    pub fn new(_setpoints: &Setpoints) -> Self {
-        Self {}
+    pub fn new() -> Self {
+        Self {
+            concurrency: None,
+            climb: climb::Climb::default(),
+            stepped_at: None,
+            short_at: None,
+            grown_at: None,
+            short_since: None,
+            rests: [Duration::ZERO; RUNGS.len()],
+            credits: Vec::with_capacity(Self::MOST),
+            shed: Vec::with_capacity(Self::MOST),
+            refusal: refuse::Refusal::default(),
+        }
+    }
+
+    fn forget(&mut self, at: Duration) {
+        self.credits.retain(|&(until, _)| at < until);
+        self.shed.retain(|&(until, _)| at < until);
+    }
+
+    fn credit(&self) -> u64 {
+        self.credits.iter().map(|&(_, bytes)| bytes).sum()
+    }
+
+    fn being_shed(&self, id: u64) -> bool {
+        self.shed.iter().any(|&(_, shed)| shed == id)
+    }
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What the rungs look at.
+struct Situation<'a> {
+    headroom: &'a Headroom,
+    workload: &'a Workload,
+    set: &'a Setpoints,
+    /// Bytes to give back, less those on their way.
+    need: u64,
+    emergency: bool,
+    /// Whether work may be thrown away for it.
+    short: bool,
+}
+
+impl Situation<'_> {
+    fn share(&self, share: f64) -> u64 {
+        (share * self.headroom.limit as f64) as u64
+    }
+
+    /// What could be newly reserved.
+    fn spare(&self) -> u64 {
+        self.headroom.admissible.saturating_sub(self.headroom.reserved)
     }
 }
 
 /// Decides. `actions` is cleared first; its capacity is reused.
 pub fn decide(
-    _state: &mut State,
+    state: &mut State,
     headroom: &Headroom,
-    _workload: &Workload,
-    _setpoints: &Setpoints,
+    workload: &Workload,
+    set: &Setpoints,
     actions: &mut Vec<Action>,
 ) -> Decision {
     actions.clear();
-    Decision { total: headroom.admissible, emergency: false }
+    state.forget(headroom.at);
+    let concurrency = *state.concurrency.get_or_insert(workload.concurrency.max(1));
+    let ceiling = state.refusal.ceiling(headroom, set);
+    let now = assess(state, headroom, workload, set);
+    if headroom.deficit > 0 {
+        hold::step(state, &now);
+    }
+    if now.need > 0 {
+        retreat(state, &now, actions);
+    } else if headroom.deficit == 0 && headroom.stale_ticks == 0 {
+        grow::step(state, &now, actions);
+    }
+    climb::step(state, &now);
+    let refusing = refuse::step(state, &now, actions);
+    announce(state, workload, concurrency, actions);
+    let mode = match (now.emergency, refusing, now.need > 0) {
+        (true, ..) => Mode::Emergency,
+        (_, true, _) => Mode::Refusing,
+        (.., true) => Mode::Retreating,
+        _ => Mode::Steady,
+    };
+    Decision { total: headroom.admissible, ceiling, mode }
+}
+
+fn assess<'a>(
+    state: &mut State,
+    headroom: &'a Headroom,
+    workload: &'a Workload,
+    set: &'a Setpoints,
+) -> Situation<'a> {
+    let near = headroom.time_to_limit.is_some_and(|left| left < set.reaction);
+    let emergency = headroom.deficit > 0 && near;
+    let coming = (headroom.growth as f64 * set.reaction.as_secs_f64()) as u64;
+    let wanted = if emergency { headroom.deficit.max(coming) } else { headroom.deficit };
+    let need = wanted.saturating_sub(state.credit()).max(starved(headroom, workload));
+    let overdrawn = headroom.promised > headroom.usable || headroom.usable < headroom.margin / 2;
+    state.short_since = overdrawn.then(|| state.short_since.unwrap_or(headroom.at));
+    let short = state.short_since.is_some_and(|since| headroom.at >= since + set.reaction);
+    Situation { headroom, workload, set, need, emergency, short }
+}
+
+/// What the smallest partition lacks while nothing runs at all: progress is never zero if
+/// giving up something idle lets one run.
+fn starved(headroom: &Headroom, workload: &Workload) -> u64 {
+    let asked = workload.smallest_waiting;
+    let waits = workload.running.is_empty() && workload.waiting > 0;
+    if waits && asked <= possible(headroom, workload) {
+        (headroom.reserved + asked).saturating_sub(headroom.admissible)
+    } else {
+        0
+    }
+}
+
+/// What a partition could have with everything idle given up.
+fn possible(headroom: &Headroom, workload: &Workload) -> u64 {
+    let idle = workload.idle_bytes + workload.idle_circuits + workload.idle_srs;
+    headroom.admissible.saturating_sub(headroom.reserved.saturating_sub(idle))
+}
+
+/// One step down, or in an emergency as many as it takes.
+fn retreat(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Action>) {
+    let Headroom { sequence, at, stale_ticks, .. } = *now.headroom;
+    let due = state.stepped_at.is_none_or(|(seen, when)| {
+        sequence > seen && (now.emergency || at >= when + now.set.retreat_cooldown)
+    });
+    if stale_ticks > 0 || !due {
+        return;
+    }
+    let mut given = 0;
+    for (at_rung, rung) in RUNGS.iter().enumerate() {
+        if at < state.rests[at_rung] {
+            continue;
+        }
+        while let Some(step) = rung.offer(state, &Situation { need: now.need - given, ..*now }) {
+            take(state, now, at_rung, &step, actions);
+            given += step.frees.min(now.need - given);
+            if !now.emergency || given == now.need {
+                return;
+            }
+            if at < state.rests[at_rung] {
+                break;
+            }
+        }
+    }
+}
+
+/// Enters a step into the books and orders it.
+fn take(
+    state: &mut State,
+    now: &Situation<'_>,
+    at_rung: usize,
+    step: &Step,
+    actions: &mut Vec<Action>,
+) {
+    let until = now.headroom.at + now.set.reaction;
+    state.stepped_at = Some((now.headroom.sequence, now.headroom.at));
+    if step.frees > 0 && state.credits.len() < State::MOST {
+        state.credits.push((until, step.frees));
+    }
+    actions.push(step.action);
+    match step.action {
+        // The next victim is another one, so this rung need not rest.
+        Action::Shed(id) if state.shed.len() < State::MOST => state.shed.push((until, id)),
+        _ => state.rests[at_rung] = until,
+    }
+}
+
+/// Tells the plant the concurrency, if it changed or the plant has not taken it in.
+fn announce(state: &State, workload: &Workload, before: u32, actions: &mut Vec<Action>) {
+    let concurrency = state.concurrency.unwrap_or(before);
+    if concurrency != before || concurrency != workload.concurrency {
+        actions.push(Action::Concurrency(concurrency));
+    }
 }

@@ -1,0 +1,38 @@
+//! Cancel a partition, to be started again later: the dearest rung, and the only one that
+//! throws work away. Of the lowest priority, the one that frees most bytes for a second of work
+//! lost; the youngest of equals. Never the last one that runs.
+
+use std::cmp::Ordering;
+
+use super::{Action, Partition, Rung, Shed, Situation, State, Step};
+
+pub(super) struct ShedOne;
+
+impl Rung for ShedOne {
+    fn offer(&self, state: &State, now: &Situation<'_>) -> Option<Step> {
+        if !(now.short || now.emergency) || now.need == 0 {
+            return None;
+        }
+        let runs = |partition: &&Partition| !state.being_shed(partition.id);
+        let running = now.workload.running.iter().filter(runs);
+        if running.clone().count() < 2 {
+            return None;
+        }
+        let least = |tier| running.clone().filter(|p| p.shed == tier).min_by(|a, b| cheaper(a, b));
+        let in_need = || least(Shed::InEmergency).filter(|_| now.emergency);
+        let victim = least(Shed::Freely).or_else(in_need)?;
+        Some(Step { action: Action::Shed(victim.id), frees: freed(victim) })
+    }
+}
+
+/// Bytes that its reservation gives back.
+fn freed(partition: &Partition) -> u64 {
+    partition.held + partition.to_come
+}
+
+/// The one that costs less to lose first.
+fn cheaper(a: &Partition, b: &Partition) -> Ordering {
+    let product = |x: &Partition, y: &Partition| u128::from(freed(x)) * y.work.as_nanos().max(1);
+    let cheapness = product(b, a).cmp(&product(a, b));
+    a.priority.cmp(&b.priority).then(cheapness).then(a.work.cmp(&b.work)).then(b.id.cmp(&a.id))
+}

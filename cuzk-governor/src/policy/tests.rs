@@ -1,0 +1,445 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const GIB: u64 = 1 << 30;
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A limit of 100 GiB, 60 of them reserved and resident, 30 spare after a margin of 10.
+fn roomy(at: u64) -> Headroom {
+    Headroom {
+        sequence: at,
+        at: seconds(at),
+        limit: 100 * GIB,
+        usable: 40 * GIB,
+        reserved: 60 * GIB,
+        resident: 60 * GIB,
+        margin: 10 * GIB,
+        admissible: 90 * GIB,
+        ..Headroom::default()
+    }
+}
+
+/// The same, but short of so many GiB, although everything resident still fits.
+fn short_of(at: u64, gib: u64) -> Headroom {
+    let (admissible, deficit) = ((60 - gib) * GIB, gib * GIB);
+    Headroom { admissible, deficit, usable: (10 - gib) * GIB, ..roomy(at) }
+}
+
+/// The limit is a second away.
+fn emergency(at: u64, gib: u64) -> Headroom {
+    Headroom { time_to_limit: Some(seconds(1)), growth: GIB, ..short_of(at, gib) }
+}
+
+fn partition(id: u64, held: u64, work: u64) -> Partition {
+    Partition {
+        id,
+        priority: Priority::Normal,
+        shed: Shed::Freely,
+        held: held * GIB,
+        to_come: 0,
+        work: seconds(work),
+    }
+}
+
+/// Four partitions at once, nothing idle.
+fn busy() -> Workload {
+    let running = (1..=4).map(|id| partition(id, 10, 100 - 10 * id)).collect();
+    Workload { running, concurrency: 4, ..Workload::default() }
+}
+
+/// Something on every rung.
+fn idle_everywhere() -> Workload {
+    Workload {
+        idle_bytes: GIB,
+        idle_chunks: 64,
+        file_cache: GIB,
+        idle_circuits: GIB,
+        idle_srs: GIB,
+        ..busy()
+    }
+}
+
+/// Decides tick after tick; what was ordered at each, without the concurrency.
+struct Run {
+    state: State,
+    set: Setpoints,
+    decision: Decision,
+    concurrency: u32,
+}
+
+impl Run {
+    fn new() -> Self {
+        let set = Setpoints { max_concurrency: 4, ..Setpoints::default() };
+        Self { state: State::new(), set, decision: Decision::default(), concurrency: 4 }
+    }
+
+    fn tick(&mut self, headroom: Headroom, workload: &Workload) -> Vec<Action> {
+        let workload = Workload { concurrency: self.concurrency, ..workload.clone() };
+        let mut actions = Vec::new();
+        let Self { state, set, .. } = self;
+        self.decision = decide(state, &headroom, &workload, set, &mut actions);
+        actions.retain(|action| match action {
+            Action::Concurrency(most) => {
+                self.concurrency = *most;
+                false
+            }
+            _ => true,
+        });
+        actions
+    }
+}
+
+#[test]
+fn while_everything_fits_nothing_is_ordered_and_all_that_is_admissible_is_admitted() {
+    let mut run = Run::new();
+    assert_eq!(run.tick(roomy(1), &idle_everywhere()), []);
+    assert_eq!((run.decision.total, run.decision.mode), (90 * GIB, Mode::Steady));
+}
+
+#[test]
+fn the_retreat_goes_down_one_rung_a_tick_the_cheapest_first() {
+    let mut run = Run::new();
+    let workload = idle_everywhere();
+    let mut tick = |at| {
+        let tight = Headroom { allocator_free: 2 * GIB, stalled: 50.0, ..short_of(at, 9) };
+        run.tick(tight, &workload)
+    };
+    assert_eq!(tick(1), [Action::FreeIdleChunks(GIB)]);
+    assert_eq!(tick(2), [Action::DropFileCache(GIB)]);
+    assert_eq!(tick(3), [Action::PurgeAllocator]);
+    // The first rung has rested by now and is still the cheapest.
+    assert_eq!(tick(4), [Action::FreeIdleChunks(GIB)]);
+    let set = Setpoints { reaction: seconds(60), ..Setpoints::default() };
+    let mut run = Run { set, ..Run::new() };
+    let mut tick = |at| run.tick(short_of(at, 9), &workload);
+    assert_eq!(tick(1), [Action::FreeIdleChunks(GIB)]);
+    assert_eq!(tick(2), [Action::EvictCircuits(GIB)], "file cache only helps a strained kernel");
+    assert_eq!(tick(3), [Action::UnpinSrs(GIB)]);
+    assert_eq!(tick(4), []);
+}
+
+#[test]
+fn bytes_on_their_way_back_are_not_asked_for_twice() {
+    let mut run = Run::new();
+    let workload = Workload { idle_bytes: 20 * GIB, idle_circuits: 20 * GIB, ..busy() };
+    assert_eq!(run.tick(short_of(1, 5), &workload), [Action::FreeIdleChunks(5 * GIB)]);
+    assert_eq!(run.tick(short_of(2, 5), &workload), []);
+    assert_eq!(run.tick(short_of(3, 6), &workload), [Action::EvictCircuits(GIB)]);
+    assert_eq!(run.tick(short_of(4, 6), &workload), [Action::FreeIdleChunks(5 * GIB)]);
+}
+
+#[test]
+fn nothing_new_starts_while_memory_is_short() {
+    let mut run = Run::new();
+    let two = Workload { running: busy().running[..2].to_vec(), ..busy() };
+    run.tick(short_of(1, 5), &two);
+    assert_eq!((run.concurrency, run.decision.mode), (2, Mode::Retreating));
+    let none = Workload { running: vec![], idle_bytes: 9 * GIB, ..busy() };
+    run.tick(short_of(2, 5), &none);
+    let two = Workload { running: busy().running[..2].to_vec(), waiting: 9, ..busy() };
+    run.tick(short_of(20, 5), &two);
+    assert_eq!(run.concurrency, 1, "one may always run");
+}
+
+#[test]
+fn work_is_thrown_away_only_when_promises_do_not_fit_for_a_reaction_time() {
+    let mut run = Run::new();
+    for at in 1..60 {
+        assert_eq!(run.tick(short_of(at, 5), &busy()), [], "the margin alone is short");
+    }
+    let overdrawn = |at| Headroom { usable: 4 * GIB, promised: 5 * GIB, ..short_of(at, 6) };
+    assert_eq!(run.tick(overdrawn(61), &busy()), []);
+    assert_eq!(run.tick(overdrawn(63), &busy()), []);
+    assert_eq!(run.tick(overdrawn(64), &busy()), [Action::Shed(4)]);
+    assert_eq!(run.tick(overdrawn(65), &busy()), [], "its 10 GiB are on their way");
+}
+
+#[test]
+fn a_deeply_used_margin_also_costs_work() {
+    let mut run = Run::new();
+    let deep = |at| Headroom { usable: 4 * GIB, ..short_of(at, 6) };
+    assert_eq!(run.tick(deep(1), &busy()), []);
+    assert_eq!(run.tick(deep(4), &busy()), [Action::Shed(4)]);
+}
+
+#[test]
+fn shed_is_the_lowest_priority_then_most_bytes_for_the_work_then_the_youngest() {
+    let shed = |running: Vec<Partition>| {
+        let workload = Workload { running, ..busy() };
+        Run::new().tick(emergency(1, 2), &workload)
+    };
+    let low = Partition { priority: Priority::Low, ..partition(9, 1, 1_000) };
+    assert_eq!(shed(vec![partition(1, 50, 1), low]), [Action::Shed(9)]);
+    assert_eq!(shed(vec![partition(1, 10, 100), partition(2, 40, 300)])[0], Action::Shed(2));
+    assert_eq!(shed(vec![partition(1, 10, 100), partition(2, 5, 50)])[0], Action::Shed(2));
+    let to_come = Partition { to_come: 30 * GIB, ..partition(3, 10, 100) };
+    assert_eq!(shed(vec![partition(1, 20, 100), to_come])[0], Action::Shed(3));
+}
+
+#[test]
+fn the_last_one_running_and_a_winning_post_are_never_shed() {
+    let only = Workload { running: vec![partition(1, 50, 1)], ..busy() };
+    assert_eq!(Run::new().tick(emergency(1, 5), &only), []);
+    let never = |id| Partition { shed: Shed::Never, ..partition(id, 50, 1) };
+    let winning = Workload { running: vec![never(1), never(2)], ..busy() };
+    assert_eq!(Run::new().tick(emergency(1, 5), &winning), []);
+}
+
+#[test]
+fn a_window_post_is_shed_only_in_an_emergency_and_after_all_others() {
+    let window = |id| Partition { shed: Shed::InEmergency, ..partition(id, 10, 1) };
+    let windows = Workload { running: vec![window(1), window(2)], ..busy() };
+    let mut run = Run::new();
+    let deep = |at| Headroom { usable: GIB, ..short_of(at, 9) };
+    for at in 1..20 {
+        assert_eq!(run.tick(deep(at), &windows), []);
+    }
+    assert_eq!(run.tick(emergency(20, 9), &windows), [Action::Shed(2)]);
+    let mixed = Workload { running: vec![window(1), partition(2, 1, 999)], ..busy() };
+    assert_eq!(Run::new().tick(emergency(1, 1), &mixed), [Action::Shed(2)]);
+}
+
+#[test]
+fn an_emergency_takes_as_many_rungs_at_once_as_it_needs_and_no_more() {
+    let mut run = Run::new();
+    let actions = run.tick(emergency(1, 9), &idle_everywhere());
+    let cheap = [
+        Action::FreeIdleChunks(GIB),
+        Action::DropFileCache(GIB),
+        Action::EvictCircuits(GIB),
+        Action::UnpinSrs(GIB),
+    ];
+    assert_eq!(actions[..4], cheap);
+    assert_eq!(actions[4..], [Action::Shed(4)], "3 GiB and 10 GiB are more than 9");
+    assert_eq!(run.decision.mode, Mode::Emergency);
+    let mut run = Run::new();
+    let fast = Headroom { growth: 5 * GIB, ..emergency(1, 2) };
+    let shed = [Action::Shed(4), Action::Shed(3)];
+    assert_eq!(run.tick(fast, &busy()), shed, "15 GiB come in a reaction time");
+    assert_eq!(run.tick(Headroom { sequence: 2, ..fast }, &busy()), [], "20 are on their way");
+}
+
+#[test]
+fn no_step_is_taken_on_a_stale_sample_but_nothing_starts_either() {
+    let mut run = Run::new();
+    let workload = Workload { running: busy().running[..3].to_vec(), ..idle_everywhere() };
+    let stale = Headroom { stale_ticks: 1, ..emergency(1, 9) };
+    assert_eq!(run.tick(stale, &workload), []);
+    assert_eq!(run.concurrency, 3);
+    assert_ne!(run.tick(emergency(2, 9), &workload), []);
+    assert_eq!(run.tick(emergency(2, 9), &workload), [], "one step a sample");
+}
+
+#[test]
+fn concurrency_comes_back_slower_than_it_went() {
+    let mut run = Run::new();
+    let one = Workload { running: vec![partition(1, 10, 5)], waiting: 9, ..busy() };
+    run.tick(short_of(1, 5), &one);
+    assert_eq!(run.concurrency, 1);
+    let mut seen = vec![];
+    for at in 2..50 {
+        run.tick(roomy(at), &one);
+        seen.push(run.concurrency);
+    }
+    seen.dedup();
+    assert_eq!(seen, [1, 2, 3, 4]);
+    let mut run = Run::new();
+    run.tick(short_of(1, 5), &one);
+    let tight = |at| Headroom { admissible: 61 * GIB, ..roomy(at) };
+    let stalling = |at| Headroom { stalled: 90.0, ..roomy(at) };
+    for at in 2..50 {
+        run.tick(tight(at), &one);
+        run.tick(stalling(at), &one);
+    }
+    assert_eq!(run.concurrency, 1, "too little is spare, or tasks stall");
+}
+
+#[test]
+fn the_srs_is_pinned_in_slices_where_there_is_room() {
+    let mut run = Run::new();
+    let workload = Workload { unpinned_srs: 40 * GIB, ..busy() };
+    assert_eq!(run.tick(roomy(1), &workload), [Action::PinSrs(4 * GIB)]);
+    assert_eq!(run.tick(roomy(2), &workload), []);
+    assert_eq!(run.tick(roomy(11), &workload), [Action::PinSrs(4 * GIB)]);
+    let waiting = Workload { waiting: 1, smallest_waiting: 28 * GIB, ..workload };
+    assert_eq!(run.tick(roomy(21), &waiting), [], "what waits comes first");
+}
+
+#[test]
+fn what_is_idle_is_given_up_if_that_lets_the_only_partition_run() {
+    let lonely = Workload {
+        running: vec![],
+        waiting: 1,
+        smallest_waiting: 50 * GIB,
+        idle_circuits: 26 * GIB,
+        ..busy()
+    };
+    assert_eq!(Run::new().tick(roomy(1), &lonely), [Action::EvictCircuits(20 * GIB)]);
+    let hopeless = Workload { smallest_waiting: 57 * GIB, ..lonely };
+    assert_eq!(Run::new().tick(roomy(1), &hopeless), [], "that would not be enough");
+}
+
+#[test]
+fn what_can_never_fit_is_refused_with_both_numbers_and_taken_again_when_it_can() {
+    let mut run = Run::new();
+    let hopeless = Workload { running: vec![], waiting: 1, smallest_waiting: 50 * GIB, ..busy() };
+    for at in 1..31 {
+        assert_eq!(run.tick(roomy(at), &hopeless), []);
+    }
+    let refuse = Action::Refuse { asked: 50 * GIB, possible: 30 * GIB };
+    assert_eq!(run.tick(roomy(31), &hopeless), [refuse]);
+    assert_eq!(run.decision.mode, Mode::Refusing);
+    let idle = Workload { running: vec![], ..busy() };
+    assert_eq!(run.tick(roomy(32), &idle), []);
+    let more = Headroom { admissible: 110 * GIB, ..roomy(33) };
+    assert_eq!(run.tick(more, &idle), [Action::Accept]);
+    assert_eq!(run.decision.mode, Mode::Steady);
+}
+
+#[test]
+fn the_ceiling_remembers_the_best_of_the_last_while() {
+    let mut run = Run::new();
+    let with = |at, gib| Headroom { admissible: gib * GIB, ..roomy(at) };
+    run.tick(with(1, 200), &busy());
+    assert_eq!(run.decision.ceiling, 200 * GIB);
+    run.tick(with(20, 90), &busy());
+    assert_eq!((run.decision.ceiling, run.decision.total), (200 * GIB, 90 * GIB));
+    run.tick(with(40, 90), &busy());
+    assert_eq!(run.decision.ceiling, 90 * GIB);
+}
+
+/// Partitions a second that a machine gives at `n` at once.
+fn settle(rate: fn(u32) -> f64, begin: u32) -> u32 {
+    let set = Setpoints { max_concurrency: 20, ..Setpoints::default() };
+    let mut run = Run { set, concurrency: begin, ..Run::new() };
+    let mut done = 0.0;
+    for at in 1..20_000 {
+        done += rate(run.concurrency);
+        let running = (0..u64::from(run.concurrency)).map(|id| partition(id, 1, 1)).collect();
+        let workload = Workload { running, waiting: 99, finished: done as u64, ..busy() };
+        run.tick(roomy(at), &workload);
+    }
+    run.concurrency
+}
+
+#[test]
+fn concurrency_climbs_down_from_where_more_of_it_does_not_pay() {
+    let knee_at_eight = |n: u32| f64::from(n.min(8)) / 10.0 - f64::from(n) * 1e-3;
+    assert!((7..=9).contains(&settle(knee_at_eight, 4)), "{}", settle(knee_at_eight, 4));
+    let always_pays = |n: u32| f64::from(n) / 10.0;
+    assert!((19..=20).contains(&settle(always_pays, 4)), "{}", settle(always_pays, 4));
+}
+
+/// Anything that a forecaster could say.
+fn any_headroom() -> impl Strategy<Value = Headroom> {
+    let bytes = 0..100 * GIB;
+    let figures = (bytes.clone(), bytes.clone(), bytes.clone(), bytes);
+    let rest = (0..8u64, 0..3u32, prop::option::of(0..10u64), 0.0f32..100.0);
+    (figures, rest).prop_map(|((residual, reserved, resident, margin), rest)| {
+        let (growth, stale_ticks, left, stalled) = rest;
+        let resident = resident.min(reserved);
+        let limit = 100 * GIB;
+        let admissible = limit.saturating_sub(residual + margin);
+        Headroom {
+            stale_ticks,
+            limit,
+            usable: limit.saturating_sub(residual + resident),
+            reserved,
+            resident,
+            promised: reserved - resident,
+            residual,
+            margin,
+            admissible,
+            deficit: reserved.saturating_sub(admissible),
+            growth: growth * GIB,
+            time_to_limit: left.map(seconds),
+            stalled,
+            ..Headroom::default()
+        }
+    })
+}
+
+fn any_workload() -> impl Strategy<Value = Workload> {
+    let tier = prop_oneof![Just(Shed::Freely), Just(Shed::InEmergency), Just(Shed::Never)];
+    let running = prop::collection::vec((tier, 0..20u64, 0..500u64), 0..8);
+    let bytes = || 0..30 * GIB;
+    let idle = (bytes(), bytes(), bytes(), bytes(), bytes());
+    (running, idle, 0..5u32, bytes()).prop_map(|(running, idle, waiting, smallest_waiting)| {
+        let (idle_bytes, file_cache, idle_circuits, idle_srs, unpinned_srs) = idle;
+        let partition = |(id, (shed, held, work))| Partition { shed, ..partition(id, held, work) };
+        Workload {
+            running: (0..).zip(running).map(partition).collect(),
+            waiting,
+            smallest_waiting,
+            idle_chunks: 1,
+            idle_bytes,
+            file_cache,
+            idle_circuits,
+            idle_srs,
+            unpinned_srs,
+            ..busy()
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_the_rules_hold(
+        past in prop::collection::vec((any_headroom(), any_workload()), 1..60),
+    ) {
+        let mut run = Run::new();
+        for (at, (headroom, workload)) in (1..).zip(past) {
+            let headroom = Headroom { sequence: at, at: seconds(at), ..headroom };
+            let actions = run.tick(headroom, &workload);
+            let emergency = run.decision.mode == Mode::Emergency;
+            prop_assert!(run.concurrency >= 1);
+            prop_assert_eq!(run.decision.total, headroom.admissible);
+            prop_assert!(run.decision.ceiling >= run.decision.total);
+            let steps = actions.iter().filter(|a| {
+                !matches!(a, Action::Refuse { .. } | Action::Accept)
+            });
+            prop_assert!(emergency || steps.clone().count() <= 1, "{:?}", actions);
+            prop_assert!(headroom.stale_ticks == 0 || steps.count() == 0, "{:?}", actions);
+            let mut left = workload.running.len();
+            for action in &actions {
+                if let Action::Shed(id) = action {
+                    let victim = workload.running.iter().find(|p| p.id == *id);
+                    let tier = victim.map(|p| p.shed);
+                    prop_assert!(tier == Some(Shed::Freely)
+                        || emergency && tier == Some(Shed::InEmergency));
+                    left -= 1;
+                    prop_assert!(left >= 1, "the last one was shed");
+                }
+            }
+        }
+    }
+
+    /// The same state, and then less room: no more is admitted, and no more may run.
+    #[test]
+    fn less_headroom_never_admits_more(
+        past in prop::collection::vec((any_headroom(), any_workload()), 0..20),
+        now in any_headroom(), workload in any_workload(), less in 0..50 * GIB,
+    ) {
+        let mut run = Run::new();
+        let mut at = 0;
+        for (headroom, workload) in past {
+            at += 1;
+            run.tick(Headroom { sequence: at, at: seconds(at), ..headroom }, &workload);
+        }
+        let now = Headroom { sequence: at + 1, at: seconds(at + 1), ..now };
+        let admissible = now.admissible.saturating_sub(less);
+        let deficit = now.reserved.saturating_sub(admissible);
+        let usable = now.usable.saturating_sub(less);
+        let tight = Headroom { admissible, usable, deficit, ..now };
+        let mut other = Run { state: run.state.clone(), set: run.set.clone(), ..run };
+        run.tick(now, &workload);
+        other.tick(tight, &workload);
+        prop_assert!(other.decision.total <= run.decision.total);
+        prop_assert!(other.decision.ceiling <= run.decision.ceiling);
+        prop_assert!(other.concurrency <= run.concurrency);
+    }
+}
