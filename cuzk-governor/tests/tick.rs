@@ -3,7 +3,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,14 +109,20 @@ impl Alarm for Hurry {
     }
 }
 
-struct Quiet;
+/// Nothing to do, and as many at once as it is told.
+struct Quiet(AtomicU32);
 
 impl Plant for Quiet {
     fn workload(&self, into: &mut Workload) {
-        into.concurrency = 8;
+        into.concurrency = self.0.load(SeqCst);
         into.running.clear();
     }
-    fn apply(&self, _: Action) {}
+
+    fn apply(&self, action: Action) {
+        if let Action::Concurrency(most) = action {
+            self.0.store(most, SeqCst);
+        }
+    }
 }
 
 #[test]
@@ -127,7 +133,7 @@ fn a_steady_tick_allocates_nothing_and_takes_at_most_200_microseconds_of_cpu() {
         sensor: Box::new(sensor),
         alarm: Box::new(Hurry(WARM + MEASURED + 10)),
         budget: MemoryBudget::new(0),
-        plant: Arc::new(Quiet),
+        plant: Arc::new(Quiet(AtomicU32::new(64))),
         setpoints: Setpoints::default(),
         observer: None,
     })
