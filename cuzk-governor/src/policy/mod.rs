@@ -39,6 +39,9 @@ const RUNGS: [&dyn Rung; 6] = [
     &shed::ShedOne,
 ];
 
+/// Per cent stalled above which what is freed is taken by others at once.
+const CHOKED: f32 = 50.0;
+
 /// A way to give memory back.
 trait Rung: Sync {
     /// The next step here, if there is anything to give. Asked again in an emergency, until
@@ -236,6 +239,14 @@ impl State {
         self.credits.iter().map(|&(_, bytes)| bytes).sum()
     }
 
+    /// The same, believed less the longer it has not come: near the limit there is no waiting for
+    /// the last of it.
+    fn fading_credit(&self, at: Duration, reaction: Duration) -> u64 {
+        let left = |until: Duration| until.saturating_sub(at).as_secs_f64();
+        let share = |until| (left(until) / reaction.as_secs_f64().max(1e-3)).min(1.0);
+        self.credits.iter().map(|&(until, bytes)| (bytes as f64 * share(until)) as u64).sum()
+    }
+
     fn being_shed(&self, id: u64) -> bool {
         self.shed.iter().any(|&(_, shed)| shed == id)
     }
@@ -310,10 +321,20 @@ fn assess<'a>(
     set: &'a Setpoints,
 ) -> Situation<'a> {
     let near = headroom.time_to_limit.is_some_and(|left| left < set.reaction);
-    let emergency = headroom.deficit > 0 && near;
+    // A limit that was cut is reached without any growth.
+    let reached = headroom.promised > headroom.usable && headroom.usable < headroom.margin / 4;
+    let emergency = near || reached || (headroom.deficit > 0 && headroom.usable == 0);
+    // What is given back now helps a reaction time later; by then so much more is gone.
     let coming = (headroom.growth as f64 * set.reaction.as_secs_f64()) as u64;
-    let wanted = if emergency { headroom.deficit.max(coming) } else { headroom.deficit };
-    let need = wanted.saturating_sub(state.credit()).max(starved(headroom, workload));
+    let wanted = if emergency || headroom.deficit > 0 { headroom.deficit + coming } else { 0 };
+    // Where all tasks stall, others take what comes back as it comes: growth looks slower than the
+    // hunger behind it, and nothing that is on its way can be counted on.
+    let credit = match (emergency, headroom.stalled > CHOKED) {
+        (true, true) => 0,
+        (true, false) => state.fading_credit(headroom.at, set.reaction),
+        (false, _) => state.credit(),
+    };
+    let need = wanted.saturating_sub(credit).max(starved(headroom, workload));
     let overdrawn = headroom.promised > headroom.usable || headroom.usable < headroom.margin / 2;
     state.short_since = overdrawn.then(|| state.short_since.unwrap_or(headroom.at));
     let short = state.short_since.is_some_and(|since| headroom.at >= since + set.reaction);
@@ -349,7 +370,7 @@ fn retreat(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Action>) {
     }
     let mut given = 0;
     for (at_rung, rung) in RUNGS.iter().enumerate() {
-        if at < state.rests[at_rung] {
+        if at < state.rests[at_rung] && !now.emergency {
             continue;
         }
         while let Some(step) = rung.offer(state, &Situation { need: now.need - given, ..*now }) {
