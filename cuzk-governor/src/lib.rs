@@ -5,6 +5,7 @@
 //! from a thread of its own. Nothing here knows what a proof is.
 
 pub mod budget;
+pub mod estimate;
 pub mod governor;
 pub mod headroom;
 pub mod limits;
@@ -12,3 +13,4 @@ pub mod policy;
 pub mod probe;
 pub mod sensor;
 pub mod setpoints;
+pub mod sim;
