@@ -91,6 +91,12 @@ enum Command {
         #[command(flatten)]
         settings: SettingFlags,
     },
+    /// Try the memory governor on a simulated machine
+    #[command(after_help = commands::simulate::EXAMPLES)]
+    Simulate {
+        #[command(flatten)]
+        args: commands::simulate::SimulateArgs,
+    },
     /// Show the settings in force and where each comes from
     Config {
         /// Print JSON
@@ -134,6 +140,7 @@ fn run(cli: Cli) -> Result<(), CommandError> {
         Ok(config)
     };
     match cli.command {
+        Command::Simulate { args } => commands::simulate::run(&args),
         Command::Serve { settings } => commands::serve::run(&load(&settings)?.settings),
         Command::Prove { args, settings } => {
             commands::prove::run(&args, &load(&settings)?.settings)

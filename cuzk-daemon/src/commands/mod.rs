@@ -7,6 +7,7 @@ pub mod params;
 pub mod prove;
 pub mod request;
 pub mod serve;
+pub mod simulate;
 pub mod status;
 pub mod verify;
 

@@ -1,0 +1,71 @@
+//! `cuzk simulate`: the governor's policy on a simulated machine, against what else could be done there.
+
+use super::CommandError;
+use cuzk_governor::sim::{
+    plot::{self, Recording},
+    report::{compare, Sizes},
+    scenario::{Scenario, BUILT_IN},
+    worlds,
+};
+use std::path::PathBuf;
+
+/// Shown after the flags.
+pub const EXAMPLES: &str = "\
+Examples:
+  cuzk simulate --list                 the scenarios that come with it
+  cuzk simulate seed-342 --plot seed-342.svg
+  cuzk simulate ./node.toml            one of your own
+  cuzk simulate --seed 17              one world of the property tests again
+
+The last line is JSON.";
+
+/// What to simulate.
+#[derive(clap::Args)]
+pub struct SimulateArgs {
+    /// A scenario's name, or a TOML file
+    #[arg(required_unless_present_any = ["seed", "list"])]
+    scenario: Option<String>,
+    /// The world of this seed instead
+    #[arg(long, conflicts_with = "scenario")]
+    seed: Option<u64>,
+    /// Write an SVG plot of the governed run [default: SCENARIO.svg]
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// List the scenarios
+    #[arg(long)]
+    list: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &SimulateArgs) -> Result<(), CommandError> {
+    if args.list {
+        BUILT_IN.iter().for_each(|(name, _)| println!("{name}"));
+        return Ok(());
+    }
+    let (world, static_reserve) = match (args.seed, &args.scenario) {
+        (Some(seed), _) => {
+            let verdict = worlds::judge(seed);
+            let broken = verdict.broken.map(|broken| broken.to_string());
+            println!("seed {seed}: {}", broken.as_deref().unwrap_or("no rule broken"));
+            (worlds::world(seed), 0)
+        }
+        (None, name) => {
+            let scenario = Scenario::load(name.as_deref().unwrap_or_default())
+                .map_err(|why| CommandError::Usage(why.to_string()))?;
+            println!("{}", scenario.about.trim());
+            if !scenario.sizes.is_empty() {
+                print!("{}", Sizes::run(&scenario));
+            }
+            (scenario.world, scenario.static_reserve)
+        }
+    };
+    let mut recording = Recording::default();
+    let comparison = compare(&world, static_reserve, &mut recording);
+    print!("{comparison}");
+    let path = args.plot.clone().unwrap_or_else(|| format!("{}.svg", comparison.name.replace(' ', "-")).into());
+    plot::draw(&recording, &format!("{}, governed", comparison.name), &path)
+        .map_err(|why| CommandError::Failed(why.to_string()))?;
+    println!("plot: {}", path.display());
+    println!("{}", comparison.json());
+    Ok(())
+}
