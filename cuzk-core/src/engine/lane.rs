@@ -172,17 +172,18 @@ impl Lane {
         let srs = self.shared.params.open(job.request.circuit_id(), &turn)?;
         progress.timings.srs_load += started.elapsed();
 
-        self.stage(job, "waiting for memory");
         let needs = pipeline::footprint(
             &srs.header().counts,
             self.shared.config.threads,
             &self.shared.pool,
         );
-        let mut memory = self.reserve(needs, &turn)?;
-        let _holding = Holding::new(&self.shared, self.priority, stop.clone());
-
-        self.stage(job, "proving");
         for attempt in 1..=TRIES {
+            // The pool's chunks take a try's reservation over: the next one needs its own.
+            self.stage(job, "waiting for memory");
+            let mut memory = self.reserve(needs, &turn)?;
+            let _holding = Holding::new(&self.shared, self.priority, stop.clone());
+
+            self.stage(job, "proving");
             let Partition { circuit, inputs } = job.request.partition(partition)?;
             let (proof, times) = self.threads.install(|| {
                 pipeline::prove(circuit, &srs, &self.shared.pool, &mut memory, &turn, &mut OsRng)
