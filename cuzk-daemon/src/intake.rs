@@ -57,18 +57,19 @@ pub struct Allowance {
 #[derive(Clone, Debug)]
 pub struct Intake {
     allowance: Arc<Semaphore>,
+    patience: Duration,
 }
 
 impl Intake {
     /// An intake whose messages hold at most `bytes` together.
     pub fn new(bytes: u64) -> Intake {
         let units = (bytes / UNIT as u64).min(Semaphore::MAX_PERMITS as u64);
-        Intake { allowance: Arc::new(Semaphore::new(units as usize)) }
+        Intake { allowance: Arc::new(Semaphore::new(units as usize)), patience: MAX_WAIT }
     }
 
     async fn admit(self, request: http::Request<Body>) -> Result<http::Request<Body>, Status> {
         let (mut parts, mut rest) = request.into_parts();
-        let head = timeout(MAX_WAIT, read_head(&mut rest))
+        let head = timeout(self.patience, read_head(&mut rest))
             .await
             .map_err(|_| Status::deadline_exceeded("the request's message did not arrive"))??;
         let size = announced(&head);
@@ -84,7 +85,7 @@ impl Intake {
             ));
         }
         let units = (2 * size).div_ceil(UNIT) as u32;
-        let permit = timeout(MAX_WAIT, self.allowance.acquire_many_owned(units))
+        let permit = timeout(self.patience, self.allowance.acquire_many_owned(units))
             .await
             .map_err(|_| crate::error::full("requests being received fill their memory"))?
             .map_err(|_| crate::error::shutting_down())?;
@@ -195,5 +196,86 @@ where
                 Err(status) => Ok(status.into_http()),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// A service that keeps each request's allowance for a while, and counts how many it holds.
+    #[derive(Clone, Default)]
+    struct Slow {
+        held: Arc<AtomicUsize>,
+        most: Arc<AtomicUsize>,
+    }
+
+    impl Service<http::Request<Body>> for Slow {
+        type Response = http::Response<Body>;
+        type Error = Infallible;
+        type Future = BoxFuture<Self::Response, Infallible>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+            let Slow { held, most } = self.clone();
+            Box::pin(async move {
+                let allowance = request.extensions_mut().remove::<Allowance>();
+                if allowance.is_some() {
+                    most.fetch_max(held.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                }
+                sleep(Duration::from_millis(20)).await;
+                held.fetch_sub(usize::from(allowance.is_some()), Ordering::SeqCst);
+                Ok(http::Response::new(Body::empty()))
+            })
+        }
+    }
+
+    /// A body that announces a message of `size` bytes, its prefix in two pieces.
+    fn announcing(size: usize) -> http::Request<Body> {
+        let prefix = [&[0][..], &(size as u32).to_be_bytes()].concat();
+        let rest = Body::new(Arriving::at_leisure(prefix[2..].to_vec().into(), Body::empty()));
+        let head = prefix[..2].to_vec().into();
+        http::Request::new(Body::new(Arriving::at_leisure(head, rest)))
+    }
+
+    async fn most_at_once(size: usize) -> usize {
+        let slow = Slow::default();
+        let service = Intake::new(MIN_ALLOWANCE).layer(slow.clone());
+        let mut calls = tokio::task::JoinSet::new();
+        for _ in 0..32 {
+            calls.spawn(service.clone().call(announcing(size)));
+        }
+        for response in calls.join_all().await {
+            assert_eq!(response.unwrap().headers().get("grpc-status"), None);
+        }
+        slow.most.load(Ordering::SeqCst)
+    }
+
+    #[tokio::test]
+    async fn only_as_many_messages_are_in_as_the_memory_holds_twice() {
+        assert_eq!(most_at_once(MAX_MESSAGE).await, 1);
+        assert_eq!(most_at_once(MAX_MESSAGE / 4).await, 4);
+        assert_eq!(most_at_once(SMALL_MESSAGE).await, 0, "small ones hold nothing");
+    }
+
+    #[tokio::test]
+    async fn who_waits_too_long_is_asked_to_come_back() {
+        let intake = Intake { patience: Duration::from_millis(20), ..Intake::new(MIN_ALLOWANCE) };
+        let first = intake.clone().admit(announcing(MAX_MESSAGE)).await.unwrap();
+        let refusal = intake.clone().admit(announcing(MAX_MESSAGE)).await.unwrap_err();
+        assert_eq!(refusal.code(), tonic::Code::ResourceExhausted);
+        assert!(refusal.metadata().contains_key("grpc-retry-pushback-ms"));
+        drop(first);
+        intake.admit(announcing(MAX_MESSAGE)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_body_without_a_whole_prefix_is_left_to_the_decoder() {
+        let request = http::Request::new(Body::empty());
+        Intake::new(MIN_ALLOWANCE).admit(request).await.unwrap();
     }
 }

@@ -2,6 +2,7 @@
 //! INVALID_ARGUMENT and a text that names the field, what was expected and what was found.
 
 use crate::harness::*;
+use base64::{engine::general_purpose::STANDARD, Engine as _};
 use cuzk_core::proof::ProofKind;
 use cuzk_daemon::config::{Count, Settings, Size};
 use cuzk_daemon::wire::SubmitProofRequest;
@@ -102,7 +103,7 @@ async fn every_field_that_is_wrong_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_can_never_fit_is_refused_with_both_numbers() {
-    let budget = Size(64 << 20);
+    let budget = Size(16 << 20);
     let (daemon, mut client) = start(&Settings { memory_budget: budget, ..settings() }).await;
     let (code, message) = refusal(client.submit_proof(request(WINNING, "large")).await);
     assert_eq!(code, Code::FailedPrecondition);
@@ -110,7 +111,7 @@ async fn a_job_that_can_never_fit_is_refused_with_both_numbers() {
     let [needs, has] = numbers[..] else { panic!("two numbers: {message}") };
     assert!(needs > has && has <= budget.0, "{message}");
     assert!(message.starts_with("a winning-2k partition needs "), "{message}");
-    assert!(message.contains("(67108864 in all): raise `memory_budget`"), "{message}");
+    assert!(message.contains("(16777216 in all): raise `memory_budget`"), "{message}");
     daemon.shutdown(PATIENCE).await;
 }
 
@@ -163,5 +164,27 @@ async fn a_vanilla_proof_that_is_false_fails_with_the_constraint_it_breaks() {
     let reason = "the proof does not verify, 2 times in a row: the witness is unsatisfied at row ";
     assert!(end.error_message.starts_with(reason), "{}", end.error_message);
     assert_eq!(status(&mut client).await.total_proofs_failed, 1);
+    daemon.shutdown(PATIENCE).await;
+}
+
+/// Needs the PoRep's parameters, which other tests make too, and two proofs: the slow one here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_c1_output_whose_proof_cannot_verify_fails_with_the_constraint_it_breaks() {
+    cuzk_tests::parameters::development(&[POREP]);
+    let (daemon, mut client) = start(&settings()).await;
+    let mut false_one = request(POREP, "false-c1");
+    wrapper(&mut false_one, |json| {
+        let inner = STANDARD.decode(json["Phase1Out"].as_str().unwrap()).unwrap();
+        let mut inner: serde_json::Value = serde_json::from_slice(&inner).unwrap();
+        let opening = &mut inner["vanilla_proofs"]["StackedDrg2KiBV1"][0][0]["comm_r_last_proof"];
+        let byte = &mut opening["data"]["Single"]["path"]["path"][0]["hashes"][0][0];
+        *byte = (byte.as_u64().unwrap() ^ 1).into();
+        json["Phase1Out"] = STANDARD.encode(serde_json::to_vec(&inner).unwrap()).into();
+    });
+    let job_id = submit(&mut client, false_one).await;
+    let end = ended(&mut client, &job_id).await;
+    assert_eq!((end.status(), end.proof.len()), (Ended::Failed, 0));
+    let reason = "the proof does not verify, 2 times in a row: the witness is unsatisfied at row ";
+    assert!(end.error_message.starts_with(reason), "{}", end.error_message);
     daemon.shutdown(PATIENCE).await;
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tonic::{Code, Status};
 
 /// Nothing in these tests takes longer unless it hangs.
-pub const PATIENCE: Duration = Duration::from_secs(240);
+pub const PATIENCE: Duration = Duration::from_secs(600);
 
 pub const WINDOW: ProofKind = ProofKind::WindowPostPartition;
 pub const WINNING: ProofKind = ProofKind::WinningPost;

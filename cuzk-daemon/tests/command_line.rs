@@ -1,0 +1,329 @@
+//! The `cuzk` program itself: its settings, its exit codes, its signals. (Here and not among the
+//! end-to-end tests, because Cargo tells only a package's own tests where its program is.)
+
+use cuzk_core::proof::ProofKind;
+use cuzk_core::sample::Sample;
+use cuzk_daemon::address::Address;
+use cuzk_daemon::{client, wire};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+const KIND: ProofKind = ProofKind::WindowPostPartition;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The program, in an environment of its own.
+fn cuzk(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cuzk"));
+    command.env_clear().args(arguments);
+    command
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or(-1)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs it to its end; checks how it ends, and gives what it says on stderr.
+fn refused(mut command: Command, expected: i32) -> String {
+    let output = command.output().unwrap();
+    let says = text(&output.stderr);
+    assert_eq!(code(&output), expected, "{command:?} says {says}");
+    says
+}
+
+/// Runs it to a good end, and gives its stdout.
+fn done(mut command: Command) -> String {
+    let output = command.output().unwrap();
+    assert_eq!(code(&output), 0, "{command:?} says {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Development parameters of [`KIND`], made by the program.
+fn parameters() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("development-parameters");
+        let made = done(cuzk(&["params", "dev", "wpost-2k", "--dir", path(&folder)]));
+        assert!(made.starts_with("development parameters (insecure) in "), "{made}");
+        env::set_var("FIL_PROOFS_PARENT_CACHE", folder.join("parents"));
+        folder
+    })
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Writes a sector's vanilla proof, and gives the arguments that make a request of it.
+fn request(folder: &Path, seed: u64) -> Vec<String> {
+    parameters();
+    let raw = Sample::make(seed).unwrap().request(KIND);
+    let file = folder.join(format!("vanilla-{seed}"));
+    fs::write(&file, &raw.vanilla_proofs[0]).unwrap();
+    [
+        path(&file).to_owned(),
+        format!("--kind={KIND}"),
+        format!("--registered-proof={}", raw.registered_proof),
+        format!("--sector-number={}", raw.sector_number),
+        format!("--miner-id={}", raw.miner_id),
+        format!("--randomness={}", hex::encode(&raw.randomness)),
+    ]
+    .into()
+}
+
+/// A daemon in a process of its own, on a unix socket; killed when dropped.
+struct Server {
+    process: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(socket: &Path, more: &[&str]) -> Server {
+        let address = format!("unix://{}", socket.display());
+        let mut command = cuzk(&["serve", "--listen", &address]);
+        command.args(["--params-dir", path(parameters())]).args(more);
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, format!("listening on {address}\n"));
+        Server { process, address }
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.process.id();
+        let sent = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status();
+        assert!(sent.unwrap().success(), "SIG{name} is sent");
+    }
+
+    /// Waits for its end, and gives its exit code.
+    fn ended(&mut self, limit: Duration) -> i32 {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(Instant::now() < deadline, "the daemon did not end within {limit:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn flags_win_over_the_environment_that_over_the_file_that_over_defaults() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cuzk.toml");
+    let settings = "threads = 3\nmemory_budget = '3GiB'\nshutdown_grace = '3s'\n\
+                    listen = ['127.0.0.1:3', 'unix:///three']\nparams_dir = '/three'\n";
+    fs::write(&file, settings).unwrap();
+    let mut command = cuzk(&["config", "--json", "--config", path(&file), "--threads", "5"]);
+    command.env("CUZK_THREADS", "4").env("CUZK_MEMORY_BUDGET", "4GiB");
+    command.env("CUZK_PRELOAD", "porep-32g,winning-32g").env("CUZK_GOV_ANYTHING", "is not ours");
+    let explained: serde_json::Value = serde_json::from_str(&done(command)).unwrap();
+    let found = |name: &str| {
+        let rows = explained.as_array().unwrap();
+        let row = rows.iter().find(|row| row["name"] == name).unwrap();
+        (row["value"].as_str().unwrap().to_owned(), row["source"].as_str().unwrap().to_owned())
+    };
+    let from_file = format!("file {}", file.display());
+    for (name, value, source) in [
+        ("threads", "5", "flag --threads"),
+        ("memory_budget", "4GiB", "environment CUZK_MEMORY_BUDGET"),
+        ("preload", "porep-32g,winning-32g", "environment CUZK_PRELOAD"),
+        ("shutdown_grace", "3s", &from_file),
+        ("listen", "127.0.0.1:3,unix:///three", &from_file),
+        ("params_dir", "/three", &from_file),
+        ("native_dir", "/three/cuzk-native", "default"),
+        ("log_format", "text", "default"),
+    ] {
+        assert_eq!(found(name), (value.to_owned(), source.to_owned()), "{name}");
+    }
+}
+
+#[test]
+fn a_setting_that_is_wrong_is_named_with_its_source() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cuzk.toml");
+    let in_file = |settings: &str| {
+        fs::write(&file, settings).unwrap();
+        refused(cuzk(&["config", "--config", path(&file)]), 2)
+    };
+    let name = path(&file);
+    let all = "`cuzk config` lists them all";
+    assert_eq!(
+        in_file("memory_bugdet = '1GiB'"),
+        format!(
+            "error: file {name}: there is no setting 'memory_bugdet'; did you mean \
+             'memory_budget'?; {all}\n"
+        )
+    );
+    assert_eq!(
+        in_file("memory_budget = 'three apples'"),
+        format!(
+            "error: memory_budget (file {name}): found string \"three apples\", expected a size \
+             like 4GiB\n"
+        )
+    );
+    assert_eq!(
+        in_file("log_format = 'xml'"),
+        format!("error: log_format (file {name}): found 'xml', expected text or json\n")
+    );
+    assert!(in_file("threads = = 2").starts_with(&format!("error: configuration file {name}: ")));
+    assert!(in_file("listen = ['nonsense']").contains("'nonsense' is not an address"));
+
+    let with = |key: &str, value: &str| {
+        let mut command = cuzk(&["config"]);
+        command.env(key, value);
+        refused(command, 2)
+    };
+    assert_eq!(
+        with("CUZK_TREADS", "2"),
+        format!(
+            "error: environment CUZK_TREADS: there is no setting 'treads'; did you mean \
+             'threads'?; {all}\n"
+        )
+    );
+    let zero = "found 0, expected at least 1\n";
+    assert_eq!(
+        with("CUZK_THREADS", "0"),
+        format!("error: threads (environment CUZK_THREADS): {zero}")
+    );
+    assert!(with("CUZK_CONFIG", "/not/there").contains("/not/there: No such file"));
+    let flag = refused(cuzk(&["config", "--keep-finished", "long"]), 2);
+    let expected = "found string \"long\", expected a whole number\n";
+    assert_eq!(flag, format!("error: keep_finished (flag --keep-finished): {expected}"));
+}
+
+#[test]
+fn exit_codes_tell_wrong_use_from_nobody_there() {
+    let nobody = "--server=unix:///not/there.sock";
+    assert!(refused(cuzk(&["status", nobody]), 3).starts_with("error: no daemon answers on unix:"));
+    assert!(refused(cuzk(&["cancel", "j", nobody]), 3).contains("`cuzk serve`"));
+    refused(cuzk(&["no-such-command"]), 2);
+    refused(cuzk(&["status", "--server=nonsense"]), 2);
+    refused(cuzk(&["params", "dev", "porep-1k"]), 2);
+    assert!(refused(cuzk(&["prove", "/not/there"]), 2).starts_with("error: /not/there: No such"));
+    let no_request = refused(cuzk(&["prove", "/proc/self/cmdline"]), 2);
+    assert!(no_request.contains("vanilla_proof: expected C1 output as JSON"), "{no_request}");
+    assert!(
+        refused(cuzk(&["serve", "--preload", "porep-1k"]), 2).contains("preload: unknown circuit")
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let check = ["params", "check", "--params-dir", path(folder.path())];
+    assert!(refused(cuzk(&check), 1).contains("no parameter files in "));
+}
+
+#[test]
+fn help_and_completions_are_printed() {
+    assert!(done(cuzk(&["--help"])).contains("Exit codes:"));
+    for command in ["serve", "prove", "verify", "demo"] {
+        assert!(done(cuzk(&[command, "--help"])).contains("Examples:"), "{command}");
+    }
+    assert!(done(cuzk(&["completions", "bash"])).contains("_cuzk"));
+}
+
+#[test]
+fn a_proof_is_made_checked_and_told_from_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let (request, other) = (request(folder.path(), 1), request(folder.path(), 2));
+    let proof = folder.path().join("proof");
+    let with = |command: &str, request: &[String], more: &[&str]| {
+        let mut command = cuzk(&[command, "--params-dir", path(parameters())]);
+        command.args(request).args(more);
+        command
+    };
+    done(with("prove", &request, &["--output", path(&proof)]));
+    assert_eq!(fs::metadata(&proof).unwrap().len(), 192);
+    let valid = "valid: 1 partition(s) of window-post\n";
+    assert_eq!(done(with("verify", &request, &["--proof", path(&proof)])), valid);
+
+    let says = refused(with("verify", &other, &["--proof", path(&proof)]), 4);
+    assert_eq!(says, "error: the proof is not valid: it does not prove this request\n");
+    let digits = folder.path().join("digits");
+    fs::write(&digits, hex::encode(fs::read(&proof).unwrap()) + "\n").unwrap();
+    assert_eq!(done(with("verify", &request, &["--proof", path(&digits)])), valid);
+    fs::write(&digits, [0; 192]).unwrap();
+    refused(with("verify", &request, &["--proof", path(&digits)]), 4);
+    fs::write(&digits, "short").unwrap();
+    let says = refused(with("verify", &request, &["--proof", path(&digits)]), 4);
+    assert!(says.contains("has 192 bytes, found 5"), "{says}");
+}
+
+#[test]
+fn the_demo_ends_well_only_with_verified_proofs() {
+    let arguments = ["demo", "--kind", "window-post", "--json", "--params-dir", path(parameters())];
+    let shown: serde_json::Value = serde_json::from_str(&done(cuzk(&arguments))).unwrap();
+    let proof = &shown["proofs"][0];
+    assert_eq!((&proof["kind"], &proof["verified"]), (&"window-post".into(), &true.into()));
+    assert_eq!(proof["constraints"], 21_889);
+    assert!(proof["peak_bytes"].as_u64().unwrap() > 1 << 20, "{proof}");
+}
+
+#[test]
+fn a_daemon_proves_for_other_processes_and_ends_in_order_on_sigterm() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("cuzk.sock");
+    let mut server = Server::start(&socket, &[]);
+    let server_flag = format!("--server={}", server.address);
+    let mut prove = cuzk(&["prove", "--json", &server_flag]);
+    prove.args(request(folder.path(), 3));
+    let proof: serde_json::Value = serde_json::from_str(&done(prove)).unwrap();
+    assert_eq!(proof["proof"].as_str().unwrap().len(), 2 * 192);
+
+    let shown: serde_json::Value =
+        serde_json::from_str(&done(cuzk(&["status", "--json", &server_flag]))).unwrap();
+    assert_eq!(shown["total_proofs_completed"], 1);
+    assert!(done(cuzk(&["status", &server_flag])).contains("1 completed, 0 failed"));
+    assert!(refused(cuzk(&["cancel", "j-1", &server_flag]), 2).contains("no job j-1"));
+
+    server.signal("TERM");
+    assert_eq!(server.ended(Duration::from_secs(10)), 0);
+    assert!(!socket.exists(), "the socket is gone");
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("cuzk.sock");
+    let mut server = Server::start(&socket, &["--shutdown-grace", "1h", "--threads", "1"]);
+    parameters();
+    let request = Sample::make(4).unwrap().request(KIND);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut client = runtime.block_on(client::connect(&Address::Unix(socket))).unwrap();
+    for number in 0..20 {
+        let request_id = format!("long-{number}");
+        let submit = wire::SubmitProofRequest { request_id, ..request.clone().into() };
+        runtime.block_on(client.submit_proof(submit)).unwrap();
+    }
+    server.signal("INT");
+    thread::sleep(Duration::from_millis(300));
+    assert!(server.process.try_wait().unwrap().is_none(), "it waits for its jobs");
+    server.signal("TERM");
+    assert_eq!(server.ended(Duration::from_secs(5)), 130);
+}
+
+#[test]
+fn after_a_kill_the_next_daemon_takes_the_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("cuzk.sock");
+    let mut killed = Server::start(&socket, &[]);
+    killed.signal("KILL");
+    killed.ended(PATIENCE);
+    assert!(socket.exists(), "left behind");
+    let mut next = Server::start(&socket, &[]);
+    next.signal("TERM");
+    assert_eq!(next.ended(PATIENCE), 0);
+}
