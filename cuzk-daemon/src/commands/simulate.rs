@@ -62,7 +62,10 @@ pub fn run(args: &SimulateArgs) -> Result<(), CommandError> {
     let mut recording = Recording::default();
     let comparison = compare(&world, static_reserve, &mut recording);
     print!("{comparison}");
-    let path = args.plot.clone().unwrap_or_else(|| format!("{}.svg", comparison.name.replace(' ', "-")).into());
+    let path = args
+        .plot
+        .clone()
+        .unwrap_or_else(|| format!("{}.svg", comparison.name.replace(' ', "-")).into());
     plot::draw(&recording, &format!("{}, governed", comparison.name), &path)
         .map_err(|why| CommandError::Failed(why.to_string()))?;
     println!("plot: {}", path.display());
