@@ -83,6 +83,11 @@ enum Command {
         #[command(subcommand)]
         command: commands::params::ParamsCommand,
     },
+    /// Ask about the memory governor
+    Governor {
+        #[command(subcommand)]
+        command: commands::governor::GovernorCommand,
+    },
     /// Make a fresh sector and prove it, start to end
     #[command(after_help = commands::demo::EXAMPLES)]
     Demo {
@@ -151,6 +156,7 @@ fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Status { server, json } => commands::status::run(&server.or_first(file)?, json),
         Command::Cancel { job, server } => commands::cancel::run(&server.or_first(file)?, job),
         Command::Params { command } => commands::params::run(command, file),
+        Command::Governor { command } => commands::governor::run(command),
         Command::Demo { args, settings } => commands::demo::run(&args, &settings, file),
         Command::Config { json, settings } => {
             commands::config::run(&Config::load(file, &settings)?, json)

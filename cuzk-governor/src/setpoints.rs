@@ -224,6 +224,16 @@ pub enum Source {
     Environment,
 }
 
+impl Source {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Profile => "profile",
+            Self::Environment => "environment",
+        }
+    }
+}
+
 /// A line of the explanation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
@@ -280,22 +290,6 @@ impl Explained {
             }
         }
         Ok(Self { setpoints, rows })
-    }
-
-    /// The rows as a table for people.
-    pub fn table(&self) -> String {
-        let width = |column: fn(&Row) -> &str| {
-            self.rows.iter().map(|row| column(row).len()).max().unwrap_or(0)
-        };
-        let (name, value) = (width(|row| row.name), width(|row| &row.value));
-        let line = |row: &Row| {
-            let source = match row.source {
-                Source::Profile => "profile",
-                Source::Environment => "environment",
-            };
-            format!("{:name$}  {:>value$}  {source:11}  {}\n", row.name, row.value, row.meaning)
-        };
-        self.rows.iter().map(line).collect()
     }
 
     /// The rows as JSON for programs.

@@ -3,6 +3,7 @@
 pub mod cancel;
 pub mod config;
 pub mod demo;
+pub mod governor;
 pub mod params;
 pub mod prove;
 pub mod request;

@@ -194,8 +194,8 @@ pub struct State {
     /// The most partitions at once, at present and as throughput would have it.
     concurrency: Option<u32>,
     climb: climb::Climb,
-    /// The sequence and time of the last step down.
-    stepped_at: Option<(u64, Duration)>,
+    /// The last step down.
+    stepped_at: Option<Duration>,
     /// The last time that memory was short, and that something grew.
     short_at: Option<Duration>,
     grown_at: Option<Duration>,
@@ -361,11 +361,9 @@ fn possible(headroom: &Headroom, workload: &Workload) -> u64 {
 
 /// One step down, or in an emergency as many as it takes.
 fn retreat(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Action>) {
-    let Headroom { sequence, at, stale_ticks, .. } = *now.headroom;
-    let due = state.stepped_at.is_none_or(|(seen, when)| {
-        sequence > seen && (now.emergency || at >= when + now.set.retreat_cooldown)
-    });
-    if stale_ticks > 0 || !due {
+    let Headroom { at, stale_ticks, .. } = *now.headroom;
+    let paused = state.stepped_at.is_some_and(|when| at < when + now.set.retreat_cooldown);
+    if stale_ticks > 0 || (paused && !now.emergency) {
         return;
     }
     let mut given = 0;
@@ -395,7 +393,7 @@ fn take(
     actions: &mut Vec<Action>,
 ) {
     let until = now.headroom.at + now.set.reaction;
-    state.stepped_at = Some((now.headroom.sequence, now.headroom.at));
+    state.stepped_at = Some(now.headroom.at);
     if step.frees > 0 && state.credits.len() < State::MOST {
         state.credits.push((until, step.frees));
     }

@@ -112,8 +112,6 @@ fn the_explanation_states_value_source_and_meaning_of_every_knob() {
     let row = &json["setpoints"][1];
     assert_eq!(row["name"], "CUZK_GOV_TICK");
     assert_eq!((&row["value"], &row["source"]), (&"2s".into(), &"environment".into()));
-    let table = explained.table();
-    assert_eq!(table.lines().count(), explained.rows.len());
-    assert!(table.contains("2s  environment  between two samples\n"), "{table}");
-    assert!(table.contains("none  profile      an own limit"), "{table}");
+    assert_eq!(row["meaning"], "between two samples");
+    assert!(explained.rows.iter().all(|row| !row.value.is_empty() && !row.meaning.is_empty()));
 }
