@@ -233,6 +233,33 @@ fn an_emergency_takes_as_many_rungs_at_once_as_it_needs_and_no_more() {
 }
 
 #[test]
+fn a_near_limit_is_an_emergency_also_while_all_promises_fit() {
+    let mut run = Run::new();
+    let leak = Headroom { time_to_limit: Some(seconds(2)), growth: 5 * GIB, ..roomy(1) };
+    assert_eq!(run.tick(leak, &busy()), [Action::Shed(4), Action::Shed(3)]);
+    assert_eq!(run.decision.mode, Mode::Emergency);
+    let mut run = Run::new();
+    let cut = Headroom { usable: 2 * GIB, promised: 3 * GIB, ..short_of(1, 8) };
+    assert_eq!(run.tick(cut, &busy()), [Action::Shed(4)], "a limit was cut, and nothing grows");
+    assert_eq!(run.decision.mode, Mode::Emergency);
+}
+
+#[test]
+fn near_the_limit_overdue_bytes_are_counted_on_less_and_less_and_not_at_all_if_all_stall() {
+    let fast = |at| Headroom { growth: 2 * GIB, ..emergency(at, 2) };
+    let mut run = Run::new();
+    assert_eq!(run.tick(fast(1), &busy()), [Action::Shed(4)], "8 GiB are needed, 10 come");
+    assert_eq!(run.tick(fast(2), &busy()), [Action::Shed(3)], "of the 10 some 7 are believed");
+    let mut run = Run::new();
+    run.tick(fast(1), &busy());
+    let at = seconds(1) + Duration::from_millis(100);
+    let soon = Headroom { at, ..fast(2) };
+    assert_eq!(run.tick(soon, &busy()), []);
+    let choked = Headroom { stalled: 90.0, sequence: 3, ..soon };
+    assert_eq!(run.tick(choked, &busy()), [Action::Shed(3)]);
+}
+
+#[test]
 fn no_step_is_taken_on_a_stale_sample_but_nothing_starts_either() {
     let mut run = Run::new();
     let workload = Workload { running: busy().running[..3].to_vec(), ..idle_everywhere() };
@@ -275,6 +302,22 @@ fn the_srs_is_pinned_in_slices_where_there_is_room() {
     assert_eq!(run.tick(roomy(11), &workload), [Action::PinSrs(4 * GIB)]);
     let waiting = Workload { waiting: 1, smallest_waiting: 28 * GIB, ..workload };
     assert_eq!(run.tick(roomy(21), &waiting), [], "what waits comes first");
+}
+
+#[test]
+fn idle_chunks_that_the_next_partition_has_no_use_for_are_returned() {
+    let mut run = Run::new();
+    let waiting = Workload {
+        waiting: 1,
+        smallest_waiting: 2 * GIB,
+        idle_bytes: 5 * GIB,
+        unpinned_srs: GIB,
+        ..busy()
+    };
+    assert_eq!(run.tick(roomy(1), &waiting), [Action::FreeIdleChunks(3 * GIB)]);
+    assert_eq!(run.tick(roomy(2), &waiting), [], "growth and this take turns");
+    let idle = Workload { waiting: 0, smallest_waiting: 0, ..waiting };
+    assert_eq!(run.tick(roomy(11), &idle), [Action::PinSrs(GIB)]);
 }
 
 #[test]
