@@ -98,8 +98,11 @@ fn third_len(counts: &Counts) -> usize {
 pub fn footprint(counts: &Counts, threads: usize, pool: &PinnedPool) -> u64 {
     let domain = counts.h as usize + 1;
     let scalars = |n: usize| pool.rounded((n * size_of::<Scalar>()) as u64);
-    let msm = msm::scratch_bytes(96, domain, threads)
-        .max(msm::scratch_bytes(192, counts.b_g2 as usize, threads));
+    let msm = msm::scratch_bytes(96, domain, threads).max(msm::scratch_bytes(
+        192,
+        counts.b_g2 as usize,
+        threads,
+    ));
     2 * scalars(domain) + scalars(third_len(counts)) + msm + SYNTHESIS_BYTES
 }
 

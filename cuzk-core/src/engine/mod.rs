@@ -206,7 +206,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             started: Instant::now(),
             budget: MemoryBudget::new(config.memory_budget),
-            body_share: (config.memory_budget / 8).min(2 << 30),
+            body_share: (config.memory_budget / 16).min(2 << 30),
             pool,
             params: OpenSrs::new(params),
             turnstile: Turnstile::default(),

@@ -45,7 +45,6 @@ fn engine(kinds: &[ProofKind]) -> Arc<Engine> {
 fn engine_with(kinds: &[ProofKind], change: impl FnOnce(&mut EngineConfig)) -> Arc<Engine> {
     let params_dir = parameters::development(kinds);
     // Filecoin's verifiers read it once, before anything else here can have made them do so.
-    // SAFETY: tests take turns, and no other thread of this process reads the environment then.
     std::env::set_var("FIL_PROOFS_PARAMETER_CACHE", &params_dir);
     let mut config = config(&params_dir);
     change(&mut config);
