@@ -24,7 +24,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 
 /// Where benches and tests find or make development parameters: beside the build's output.
 pub fn params_dir() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/cuzk-dev-params"))
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/development-parameters"))
 }
 
 /// Bytes of this process's anonymous memory and of all of its resident memory, from

@@ -1,7 +1,7 @@
 //! Jobs, priorities, and the lanes that run them.
 //!
 //! There is one lane a priority: an OS thread that takes its oldest job and proves it partition by
-//! partition. A [`turnstile`] decides which lane computes: a more urgent one overtakes at the next
+//! partition. A turnstile decides which lane computes: a more urgent one overtakes at the next
 //! checkpoint. Whoever holds the turn may take memory; if it does not fit beside what overtaken lanes
 //! hold, their partitions are shed: they give their memory back and start over when their turn comes.
 //! So memory is never waited for by one lane that another, waiting lane holds.

@@ -25,7 +25,7 @@ use crate::{device::Checkpoint, groth16::VerifyingKey};
 
 /// Bytes read at a time; whole points of either group.
 const CHUNK: usize = 3 << 20;
-/// What [`ParamsFile::stream`] holds: two chunks of the file and one of decoded points.
+/// What `ParamsFile::stream` holds: two chunks of the file and one of decoded points.
 pub const STREAM_BYTES: u64 = 3 * CHUNK as u64;
 
 const ALPHA_G1: usize = 0;
@@ -79,7 +79,7 @@ impl Stamp {
 }
 
 /// An open `.params` file whose verifying key and layout have been checked, but not its points:
-/// [`ParamsFile::stream`] checks those.
+/// `ParamsFile::stream` checks those.
 #[derive(Debug)]
 pub struct ParamsFile {
     source: Source,
