@@ -1,12 +1,14 @@
 //! Bounds the memory that request messages hold while they are received and parsed. A message is
 //! announced by its length, so the layer waits for twice that much (the message as received, and
 //! decoded) of a fixed allowance before it lets the message in: in order of arrival, whole, with a
-//! deadline. Small messages need no allowance, so status and cancellation answer however many
+//! deadline. What it lets in is reserved in the engine's memory budget, behind partitions that wait
+//! for memory there. Small messages need neither, so status and cancellation answer however many
 //! proofs are being uploaded.
 //!
 //! It relies on gRPC's framing (a flag byte, then the length in four) and on the server's windows
 //! being wide enough that a stream which waits here does not stall its connection.
 
+use cuzk_governor::budget::{Ask, MemoryBudget, Reservation, ReserveError};
 use std::{
     convert::Infallible,
     future::{poll_fn, Future},
@@ -47,24 +49,29 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 /// How long a message that has its share may take to arrive.
 const MAX_TRANSFER: Duration = Duration::from_secs(300);
 
+/// How often the budget is asked again while a message waits.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+
 /// The allowance that a message holds. Dropped when the message has been parsed.
 #[derive(Clone, Debug)]
 pub struct Allowance {
     _permit: Arc<OwnedSemaphorePermit>,
+    _memory: Arc<Reservation>,
 }
 
 /// Wraps a service so that its requests share `bytes` of memory.
 #[derive(Clone, Debug)]
 pub struct Intake {
     allowance: Arc<Semaphore>,
+    budget: MemoryBudget,
     patience: Duration,
 }
 
 impl Intake {
-    /// An intake whose messages hold at most `bytes` together.
-    pub fn new(bytes: u64) -> Intake {
+    /// An intake whose messages hold at most `bytes` of `budget` together.
+    pub fn new(bytes: u64, budget: MemoryBudget) -> Intake {
         let units = (bytes / UNIT as u64).min(Semaphore::MAX_PERMITS as u64);
-        Intake { allowance: Arc::new(Semaphore::new(units as usize)), patience: MAX_WAIT }
+        Intake { allowance: Arc::new(Semaphore::new(units as usize)), budget, patience: MAX_WAIT }
     }
 
     async fn admit(self, request: http::Request<Body>) -> Result<http::Request<Body>, Status> {
@@ -89,8 +96,30 @@ impl Intake {
             .await
             .map_err(|_| crate::error::full("requests being received fill their memory"))?
             .map_err(|_| crate::error::shutting_down())?;
-        parts.extensions.insert(Allowance { _permit: Arc::new(permit) });
+        let memory = timeout(self.patience, self.reserve(2 * size as u64))
+            .await
+            .map_err(|_| crate::error::full("proofs and requests fill the memory budget"))??;
+        parts.extensions.insert(Allowance { _permit: Arc::new(permit), _memory: Arc::new(memory) });
         Ok(http::Request::from_parts(parts, Body::new(Arriving::before_deadline(head, rest))))
+    }
+}
+
+impl Intake {
+    /// Asks until there is room; the budget's own wait would block the thread.
+    async fn reserve(&self, bytes: u64) -> Result<Reservation, Status> {
+        loop {
+            match self.budget.try_reserve(Ask::new("message", bytes)) {
+                Ok(memory) => return Ok(memory),
+                Err(ReserveError::NeverFits { asked, total }) => {
+                    return Err(Status::failed_precondition(format!(
+                        "receiving the message needs {asked} bytes of memory; the budget has \
+                         {total}: raise `memory_budget`"
+                    )))
+                }
+                Err(ReserveError::Closed) => return Err(crate::error::shutting_down()),
+                Err(_) => sleep(ASK_AGAIN).await,
+            }
+        }
     }
 }
 
@@ -242,9 +271,13 @@ mod tests {
         http::Request::new(Body::new(Arriving::at_leisure(head, rest)))
     }
 
+    fn intake() -> Intake {
+        Intake::new(MIN_ALLOWANCE, MemoryBudget::new(2 * MIN_ALLOWANCE))
+    }
+
     async fn most_at_once(size: usize) -> usize {
         let slow = Slow::default();
-        let service = Intake::new(MIN_ALLOWANCE).layer(slow.clone());
+        let service = intake().layer(slow.clone());
         let mut calls = tokio::task::JoinSet::new();
         for _ in 0..32 {
             calls.spawn(service.clone().call(announcing(size)));
@@ -264,7 +297,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_too_long_is_asked_to_come_back() {
-        let intake = Intake { patience: Duration::from_millis(20), ..Intake::new(MIN_ALLOWANCE) };
+        let intake = Intake { patience: Duration::from_millis(20), ..intake() };
         let first = intake.clone().admit(announcing(MAX_MESSAGE)).await.unwrap();
         let refusal = intake.clone().admit(announcing(MAX_MESSAGE)).await.unwrap_err();
         assert_eq!(refusal.code(), tonic::Code::ResourceExhausted);
@@ -276,6 +309,24 @@ mod tests {
     #[tokio::test]
     async fn a_body_without_a_whole_prefix_is_left_to_the_decoder() {
         let request = http::Request::new(Body::empty());
-        Intake::new(MIN_ALLOWANCE).admit(request).await.unwrap();
+        intake().admit(request).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_message_is_in_the_budget_until_it_is_parsed_and_waits_for_room_there() {
+        let budget = MemoryBudget::new(2 << 20);
+        let intake = Intake {
+            patience: Duration::from_millis(200),
+            ..Intake::new(MIN_ALLOWANCE, budget.clone())
+        };
+        let first = intake.clone().admit(announcing(1 << 20)).await.unwrap();
+        assert_eq!(budget.usage().reserved, 2 << 20);
+        let refusal = intake.clone().admit(announcing(1 << 20)).await.unwrap_err();
+        assert_eq!(refusal.code(), tonic::Code::ResourceExhausted);
+        drop(first);
+        assert_eq!(budget.usage().reserved, 0);
+        let never = intake.admit(announcing(2 << 20)).await.unwrap_err();
+        assert_eq!(never.code(), tonic::Code::FailedPrecondition);
+        assert!(never.message().contains("4194304") && never.message().contains("2097152"));
     }
 }

@@ -89,7 +89,7 @@ impl Daemon {
             stop: watch::Sender::new(()),
             _sockets: Vec::new(),
         };
-        let intake = Intake::new(settings.request_memory.0);
+        let intake = Intake::new(settings.request_memory.0, daemon.engine.budget().clone());
         for listener in listeners {
             daemon.serve(listener, intake.clone())?;
         }

@@ -22,8 +22,9 @@ use crate::proof::{Partition, Priority, ProofError, ProofRequest};
 /// How long memory is waited for before the checkpoint is asked again.
 const MEMORY_WAIT: Duration = Duration::from_millis(100);
 
-/// How long memory is waited for in all; only a leak can make it take longer.
-const MEMORY_DEADLINE: Duration = Duration::from_secs(120);
+/// How long memory is waited for in all: longer than the slowest message that was let in before may
+/// take to arrive (later ones stand behind), so only a leak can make it take longer.
+const MEMORY_DEADLINE: Duration = Duration::from_secs(600);
 
 /// How often a proof that does not verify is proved.
 const TRIES: usize = 2;
