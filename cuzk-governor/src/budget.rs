@@ -16,6 +16,8 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use sync::{lock, wait, Arc, Condvar, Mutex, MutexGuard};
 
 #[cfg(all(test, loom))]
@@ -32,7 +34,9 @@ const MAX_WAITERS: usize = 4096;
 const CANCEL_POLL: Duration = Duration::from_millis(200);
 
 /// Who goes first; see [the order](self#order-and-its-bound).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub enum Priority {
     /// Whatever is left.
     Low,
@@ -130,7 +134,7 @@ pub enum ReserveError {
 }
 
 /// The ledger's sums at one instant, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// What may be reserved in all, at present.
     pub total: u64,

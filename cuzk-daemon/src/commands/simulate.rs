@@ -1,13 +1,18 @@
 //! `cuzk simulate`: the governor's policy on a simulated machine, against what else could be done there.
 
 use super::CommandError;
+use cuzk_governor::setpoints::Setpoints;
 use cuzk_governor::sim::{
     plot::{self, Recording},
     report::{compare, Sizes},
     scenario::{Scenario, BUILT_IN},
-    worlds,
+    trace, worlds,
 };
-use std::path::PathBuf;
+use std::{
+    fs::File,
+    io::BufReader,
+    path::{Path, PathBuf},
+};
 
 /// Shown after the flags.
 pub const EXAMPLES: &str = "\
@@ -16,6 +21,7 @@ Examples:
   cuzk simulate seed-342 --plot seed-342.svg
   cuzk simulate ./node.toml            one of your own
   cuzk simulate --seed 17              one world of the property tests again
+  cuzk simulate --replay trace.jsonl   a recorded governor's ticks, decided again
 
 The last line is JSON.";
 
@@ -23,7 +29,7 @@ The last line is JSON.";
 #[derive(clap::Args)]
 pub struct SimulateArgs {
     /// A scenario's name, or a TOML file
-    #[arg(required_unless_present_any = ["seed", "list"])]
+    #[arg(required_unless_present_any = ["seed", "list", "replay"])]
     scenario: Option<String>,
     /// The world of this seed instead
     #[arg(long, conflicts_with = "scenario")]
@@ -31,6 +37,9 @@ pub struct SimulateArgs {
     /// Write an SVG plot of the governed run [default: SCENARIO.svg]
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Decide again what a recorded governor decided, and show the differences
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenario", "seed"])]
+    replay: Option<PathBuf>,
     /// List the scenarios
     #[arg(long)]
     list: bool,
@@ -41,6 +50,9 @@ pub fn run(args: &SimulateArgs) -> Result<(), CommandError> {
     if args.list {
         BUILT_IN.iter().for_each(|(name, _)| println!("{name}"));
         return Ok(());
+    }
+    if let Some(path) = &args.replay {
+        return replay(path);
     }
     let (world, static_reserve) = match (args.seed, &args.scenario) {
         (Some(seed), _) => {
@@ -70,5 +82,18 @@ pub fn run(args: &SimulateArgs) -> Result<(), CommandError> {
         .map_err(|why| CommandError::Failed(why.to_string()))?;
     println!("plot: {}", path.display());
     println!("{}", comparison.json());
+    Ok(())
+}
+
+fn replay(path: &Path) -> Result<(), CommandError> {
+    let file =
+        File::open(path).map_err(|source| CommandError::File { path: path.to_owned(), source })?;
+    let (ticks, differences) = trace::replay(BufReader::new(file), &Setpoints::default())
+        .map_err(|why| CommandError::Usage(format!("{}: {why}", path.display())))?;
+    for difference in &differences {
+        let (recorded, now) = (&difference.recorded, &difference.now);
+        println!("line {}: recorded {recorded:?}, now {now:?}", difference.line);
+    }
+    println!("{}", serde_json::json!({ "ticks": ticks, "differences": differences.len() }));
     Ok(())
 }

@@ -12,6 +12,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::budget::Priority;
 use crate::headroom::Headroom;
 use crate::setpoints::Setpoints;
@@ -56,7 +58,7 @@ struct Step {
 }
 
 /// What the plant says it is doing. Filled by the plant, reused from tick to tick.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     /// Partitions being worked on.
     pub running: Vec<Partition>,
@@ -84,7 +86,7 @@ pub struct Workload {
 }
 
 /// A partition that runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partition {
     /// The plant's number for it; another one after it was shed and started again.
     pub id: u64,
@@ -102,7 +104,7 @@ pub struct Partition {
 
 /// When a partition may be shed to save the process. The last one running never is. One that
 /// was shed twice already is best reported as `InEmergency`, so that it ends one day.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Shed {
     /// Whenever nothing cheaper is left.
     Freely,
@@ -114,7 +116,7 @@ pub enum Shed {
 
 /// An order to the plant. Bytes are what is wanted; doing less is no error, the next sample
 /// tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// Run at most so many partitions at once, not counting those that are never shed; those
     /// that run are not touched.

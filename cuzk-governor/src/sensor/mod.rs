@@ -19,8 +19,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// One reading of everything. Reused from tick to tick, so that sampling allocates nothing.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Grows by one with every complete reading; 0 before the first. One that repeats is stale.
     pub sequence: u64,
@@ -42,9 +44,10 @@ pub struct Sample {
 }
 
 /// One level of the hierarchy: a limit and what counts against it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Level {
     /// The cgroup's path, or `rlimit:as`, `rlimit:data`.
+    #[serde(with = "shared_text")]
     pub path: Arc<str>,
     /// min(high, max) in bytes; `None` where nothing is limited here.
     pub limit: Option<u64>,
@@ -65,7 +68,7 @@ impl Level {
 }
 
 /// The machine's memory, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
     /// MemTotal.
     pub total: u64,
@@ -74,7 +77,7 @@ pub struct Host {
 }
 
 /// Stall totals and averages, from `memory.pressure` or `/proc/pressure/memory`.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pressure {
     /// At least one task waited for memory.
     pub some: Stall,
@@ -83,7 +86,7 @@ pub struct Pressure {
 }
 
 /// One line of a pressure file.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stall {
     /// Microseconds stalled, ever.
     pub total_us: u64,
@@ -92,7 +95,7 @@ pub struct Stall {
 }
 
 /// Totals of `memory.events` (v1: `memory.oom_control` and `memory.failcnt`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
     /// Processes killed for memory.
     pub oom_kill: u64,
@@ -103,7 +106,7 @@ pub struct Events {
 }
 
 /// Resident bytes of this process by class. Driver memory may be in none of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resident {
     /// Private anonymous pages.
     pub anon: u64,
@@ -116,7 +119,7 @@ pub struct Resident {
 }
 
 /// The allocator's own figures, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocator {
     /// Handed out to the program.
     pub in_use: u64,
@@ -152,4 +155,19 @@ pub enum SensorError {
         /// What should be there.
         expected: &'static str,
     },
+}
+
+/// serde's own support for `Arc` is a feature that the rest of the tree does without.
+mod shared_text {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(text: &Arc<str>, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(text)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<str>, D::Error> {
+        String::deserialize(from).map(Arc::from)
+    }
 }

@@ -702,3 +702,7 @@ impl Process {
         i128::from(points) + i128::from(self.adj) * i128::from(allowed) / 1000
     }
 }
+
+#[cfg(test)]
+#[path = "kernel_tests.rs"]
+mod tests;

@@ -10,4 +10,5 @@ pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod spec;
+pub mod trace;
 pub mod worlds;

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::headroom::{Forecaster, Headroom};
+use crate::governor::Tick;
+use crate::headroom::Forecaster;
 use crate::policy::{self, Action, Workload};
 use crate::sensor::{Allocator, Events, Host, Level, Pressure, Resident, Sample, Stall};
 use crate::sim::kernel::{Class, FileId, GroupId, Kernel, Pid, UNLIMITED};
@@ -81,28 +82,12 @@ pub struct Row {
     pub actions: Vec<Action>,
 }
 
-/// One decision of the policy with all that it was given.
-pub struct Tick<'a> {
-    /// What the kernel showed.
-    pub sample: &'a Sample,
-    /// What the ledger held.
-    pub ledger: &'a crate::budget::Usage,
-    /// What was made of the two.
-    pub headroom: &'a Headroom,
-    /// What the plant reported.
-    pub workload: &'a Workload,
-    /// What was decided.
-    pub actions: &'a [Action],
-    /// The ledger's new total.
-    pub total: u64,
-}
-
 /// Who is told while a run goes on. Both do nothing unless asked for.
 pub trait Observer {
     /// Once a second of virtual time.
     fn row(&mut self, _row: Row) {}
     /// At each decision of the policy.
-    fn tick(&mut self, _tick: Tick<'_>) {}
+    fn tick(&mut self, _tick: &Tick<'_>) {}
 }
 
 /// Nobody looks on.
@@ -369,13 +354,13 @@ impl<'w> Run<'w> {
             &mut self.actions,
         );
         self.outcome.ticks += 1;
-        observer.tick(Tick {
+        observer.tick(&Tick {
             sample: &self.sample,
-            ledger: &ledger,
-            headroom: &headroom,
+            usage: &ledger,
             workload: &self.workload,
+            headroom: &headroom,
+            decision: &decision,
             actions: &self.actions,
-            total: decision.total,
         });
         self.plant.set_total(decision.total);
         self.plant.set_ceiling(decision.ceiling);
