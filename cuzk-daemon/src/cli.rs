@@ -110,6 +110,23 @@ enum Command {
         #[command(flatten)]
         settings: SettingFlags,
     },
+    /// Show what memory is promised here, by every level, and by which least
+    Memcheck {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Find out how much memory can really be had, by taking it
+    #[command(after_help = commands::memprobe::EXAMPLES)]
+    Memprobe {
+        #[command(flatten)]
+        args: commands::memprobe::MemprobeArgs,
+        #[command(flatten)]
+        server: ServerArg,
+    },
+    /// Takes memory for `memprobe`, which starts it
+    #[command(name = commands::memprobe::CHILD, hide = true)]
+    MemprobeChild,
     /// Print a shell's completion script
     Completions {
         /// The shell
@@ -161,6 +178,11 @@ fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Config { json, settings } => {
             commands::config::run(&Config::load(file, &settings)?, json)
         }
+        Command::Memcheck { json } => commands::memcheck::run(json),
+        Command::Memprobe { args, server } => {
+            commands::memprobe::run(&args, &server.or_first(file)?)
+        }
+        Command::MemprobeChild => commands::memprobe::run_child(),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "cuzk", &mut script);

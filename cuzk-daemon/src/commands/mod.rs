@@ -4,6 +4,8 @@ pub mod cancel;
 pub mod config;
 pub mod demo;
 pub mod governor;
+pub mod memcheck;
+pub mod memprobe;
 pub mod params;
 pub mod prove;
 pub mod request;
