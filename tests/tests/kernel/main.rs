@@ -2,8 +2,10 @@
 //!
 //! The tests speak to whichever hierarchy this machine has; the last one runs them all again in a
 //! VM that has the other (`tests/rig`). Processes under test are this very binary, started again
-//! inside a cgroup of their own as a [`puppet`]; they say what they see as lines of JSON.
+//! inside a cgroup of their own as a [`puppet`] or a [`plant`]; they say what they see in JSON.
 
+mod governed;
+mod plant;
 mod puppet;
 mod sensors;
 

@@ -106,8 +106,8 @@ impl Strings {
     fn pull(&mut self, order: &str) -> Value {
         let words: Vec<_> = order.split(' ').collect();
         match *words.as_slice() {
-            ["anon", bytes] => self.held.push(Mapping::touched(bytes, libc::MAP_PRIVATE)),
-            ["shmem", bytes] => self.held.push(Mapping::touched(bytes, libc::MAP_SHARED)),
+            ["anon", bytes] => self.held.push(Mapping::touched(number(bytes), libc::MAP_PRIVATE)),
+            ["shmem", bytes] => self.held.push(Mapping::touched(number(bytes), libc::MAP_SHARED)),
             ["drop"] => self.held.clear(),
             ["write", path, bytes] => write_file(Path::new(path), bytes.parse().unwrap()),
             ["read", path] => read_file(Path::new(path)),
@@ -134,6 +134,10 @@ impl Strings {
         }
         json!("done")
     }
+}
+
+fn number(word: &str) -> u64 {
+    word.parse().unwrap()
 }
 
 fn ms(word: &str) -> Duration {
@@ -219,21 +223,25 @@ fn write_file(path: &Path, bytes: u64) {
     file.sync_all().unwrap();
 }
 
-fn read_file(path: &Path) {
+pub fn read_file(path: &Path) {
     let mut file = File::open(path).unwrap();
     let mut block = vec![0; 1 << 20];
     while file.read(&mut block).unwrap() > 0 {}
 }
 
 /// Memory of a given kind, every page of it touched.
-struct Mapping {
+pub struct Mapping {
     address: *mut libc::c_void,
     bytes: usize,
 }
 
+// SAFETY: the mapping belongs to the process, not to a thread, and is only ever unmapped.
+unsafe impl Send for Mapping {}
+
 impl Mapping {
-    fn touched(bytes: &str, kind: libc::c_int) -> Self {
-        let bytes = bytes.parse().unwrap();
+    /// `kind` is MAP_PRIVATE or MAP_SHARED.
+    pub fn touched(bytes: u64, kind: libc::c_int) -> Self {
+        let bytes = bytes as usize;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping anywhere; the result is checked.
         let address = unsafe {
