@@ -92,7 +92,7 @@ impl Intake {
             ));
         }
         let units = (2 * size).div_ceil(UNIT) as u32;
-        let permit = timeout(self.patience, self.allowance.acquire_many_owned(units))
+        let permit = timeout(self.patience, self.allowance.clone().acquire_many_owned(units))
             .await
             .map_err(|_| crate::error::full("requests being received fill their memory"))?
             .map_err(|_| crate::error::shutting_down())?;
