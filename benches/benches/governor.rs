@@ -6,6 +6,7 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use cuzk_benches::median;
 use cuzk_governor::budget::{Ask, MemoryBudget, Priority, Usage};
 use cuzk_governor::headroom::Forecaster;
 use cuzk_governor::policy::{decide, Partition, Shed, State, Workload};
@@ -65,11 +66,6 @@ fn take_turns(sides: [&dyn Fn() -> f64; 2]) -> [f64; 2] {
         }
     }
     seen.map(median)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Nanoseconds an operation.
