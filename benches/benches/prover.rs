@@ -168,7 +168,7 @@ fn one_run(side: &str, kind: ProofKind) -> Result<Run> {
 fn ours(request: &ProofRequest) -> Result<Run> {
     let srs = Params::new(params_dir()).open(&request.circuit_id(), &mut |_| {}, &Unhindered)?;
     let pool = PinnedPool::new(4 << 30, 4 << 20, Box::new(Plain))?;
-    let needs = pipeline::footprint(&srs.header().counts, THREADS, &pool);
+    let needs = pipeline::footprint(&srs.header().counts, THREADS, &pool).total();
     let mut memory = MemoryBudget::new(needs).try_reserve(Ask::new("partition", needs))?;
     let threads = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build()?;
     let Partition { circuit, inputs } = request.partition(0)?;

@@ -1,5 +1,6 @@
-//! A partition's life: synthesise ▸ l, a, b multi-exponentiations ▸ quotient ▸ h multi-exponentiation
-//! ▸ finish, with a checkpoint between any two chunks.
+//! A partition's life: synthesise, on one thread of the host; then, on all threads of the device, l, a,
+//! b multi-exponentiations ▸ quotient ▸ h multi-exponentiation ▸ finish. A checkpoint between any two
+//! chunks of either.
 //!
 //! At most two domain-sized vectors and the witness live at once: the witness is gone before the
 //! quotient, whose one more vector (a ∘ b on the rows in use) takes its room. All of them come from
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use bellpepper_core::SynthesisError;
 use blstrs::{G1Projective, Scalar};
 use cuzk_governor::budget::Reservation;
+use cuzk_governor::governor::purge_allocator;
 use ff::Field;
 use group::Group;
 use rand::RngCore;
@@ -21,7 +23,7 @@ use crate::device::cpu::msm::{self, Scalars};
 use crate::device::cpu::quotient::quotient;
 use crate::device::{Checkpoint, Interrupted};
 use crate::groth16::{Proof, Queries};
-use crate::memory::{PinnedPool, PoolError};
+use crate::memory::{PinnedPool, PoolError, ScalarBuf};
 use crate::params::{Counts, Srs};
 
 /// Host memory that synthesis of one partition needs beside the vectors: its challenges' Merkle
@@ -79,6 +81,14 @@ pub struct StageTimes {
 }
 
 impl StageTimes {
+    /// Adds another partition's.
+    pub fn add(&mut self, other: StageTimes) {
+        self.synthesis += other.synthesis;
+        self.witness_msm += other.witness_msm;
+        self.quotient += other.quotient;
+        self.h_msm += other.h_msm;
+    }
+
     /// All that runs on the device.
     pub fn compute(&self) -> Duration {
         self.witness_msm + self.quotient + self.h_msm
@@ -92,22 +102,71 @@ fn third_len(counts: &Counts) -> usize {
     (variables + variables / 16).min(counts.h as usize + 1)
 }
 
-/// What a partition of a circuit of these counts holds at its peak, in bytes, with buffers in whole
-/// chunks of `pool`: two vectors, the larger of witness and rows in use, and the scratch of one
-/// multi-exponentiation.
-pub fn footprint(counts: &Counts, threads: usize, pool: &PinnedPool) -> u64 {
-    let domain = counts.h as usize + 1;
-    let scalars = |n: usize| pool.rounded((n * size_of::<Scalar>()) as u64);
-    let msm = msm::scratch_bytes(96, domain, threads).max(msm::scratch_bytes(
-        192,
-        counts.b_g2 as usize,
-        threads,
-    ));
-    2 * scalars(domain) + scalars(third_len(counts)) + msm + SYNTHESIS_BYTES
+/// Bytes that a partition takes at its peak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Footprint {
+    /// In the pool's chunks: known to the byte, and never less than this.
+    pub buffers: u64,
+    /// Beside them, on the heap: an estimate, which measurements correct.
+    pub heap: u64,
 }
 
-/// Proves one partition. `memory` must hold [`footprint`] bytes; the calling thread's rayon pool
-/// does the work. The proof is not verified here.
+impl Footprint {
+    /// Both.
+    pub fn total(&self) -> u64 {
+        self.buffers + self.heap
+    }
+}
+
+/// What a partition of a circuit of these counts holds at its peak, with buffers in whole chunks of
+/// `pool`: two vectors and the larger of witness and rows in use; beside them three density bitmaps and
+/// the larger of what synthesis takes and the scratch of one multi-exponentiation.
+pub fn footprint(counts: &Counts, threads: usize, pool: &PinnedPool) -> Footprint {
+    let domain = counts.h as usize + 1;
+    let scalars = |n: usize| pool.rounded((n * size_of::<Scalar>()) as u64);
+    let g1 = msm::scratch_bytes(96, domain, threads);
+    let g2 = msm::scratch_bytes(192, counts.b_g2 as usize, threads);
+    let densities = 3 * (counts.l + counts.ic).div_ceil(8);
+    Footprint {
+        buffers: 2 * scalars(domain) + scalars(third_len(counts)),
+        heap: SYNTHESIS_BYTES.max(g1).max(g2) + densities,
+    }
+}
+
+/// A partition's vectors, empty.
+#[derive(Debug)]
+pub struct Buffers {
+    domain: Domain,
+    a: ScalarBuf,
+    b: ScalarBuf,
+    third: ScalarBuf,
+}
+
+impl Buffers {
+    /// Vectors for a partition of this circuit; `buffer` makes one of so many scalars.
+    ///
+    /// # Errors
+    /// Where `buffer` has one, or the domain is too large.
+    pub fn new(
+        srs: &Srs,
+        mut buffer: impl FnMut(usize) -> Result<ScalarBuf, PoolError>,
+    ) -> Result<Self, PipelineError> {
+        let domain = Domain::new((srs.h().len() + 1).trailing_zeros())?;
+        let (a, b) = (buffer(domain.size())?, buffer(domain.size())?);
+        Ok(Self { domain, a, b, third: buffer(third_len(&srs.header().counts))? })
+    }
+}
+
+/// A synthesised partition: its vectors and its witness.
+#[derive(Debug)]
+pub struct Evaluated {
+    buffers: Buffers,
+    circuit: Synthesized,
+    took: Duration,
+}
+
+/// Proves one partition. `memory` must hold the [`Footprint::buffers`]; the calling thread's rayon
+/// pool does the work. The proof is not verified here.
 pub fn prove(
     circuit: Box<dyn AnyCircuit>,
     srs: &Srs,
@@ -116,19 +175,38 @@ pub fn prove(
     checkpoint: &dyn Checkpoint,
     rng: &mut (dyn RngCore + Send),
 ) -> Result<(Proof, StageTimes), PipelineError> {
-    let domain = Domain::new((srs.h().len() + 1).trailing_zeros())?;
-    let mut a = pool.scalars(domain.size(), memory)?;
-    let mut b = pool.scalars(domain.size(), memory)?;
-    let mut third = pool.scalars(third_len(&srs.header().counts), memory)?;
-    let mut times = StageTimes::default();
+    let buffers = Buffers::new(srs, |len| pool.scalars(len, memory))?;
+    compute(synthesize(circuit, srs, buffers, checkpoint)?, srs, checkpoint, rng)
+}
 
-    let witness = &mut third[..srs.l().len()];
-    let synthesized = timed(&mut times.synthesis, || {
-        synthesize(circuit, srs, &mut a, &mut b, witness, checkpoint)
-    })?;
+/// The host's part: witness and evaluations, on the calling thread.
+pub fn synthesize(
+    circuit: Box<dyn AnyCircuit>,
+    srs: &Srs,
+    mut buffers: Buffers,
+    checkpoint: &dyn Checkpoint,
+) -> Result<Evaluated, PipelineError> {
+    let started = Instant::now();
+    let Buffers { a, b, third, .. } = &mut buffers;
+    let circuit = evaluate(circuit, srs, a, b, &mut third[..srs.l().len()], checkpoint)?;
+    // Its many small blocks leave the process before the device's scratch comes.
+    purge_allocator();
+    Ok(Evaluated { buffers, circuit, took: started.elapsed() })
+}
+
+/// The device's part, on the calling thread's rayon pool. The proof is not verified here.
+pub fn compute(
+    evaluated: Evaluated,
+    srs: &Srs,
+    checkpoint: &dyn Checkpoint,
+    rng: &mut (dyn RngCore + Send),
+) -> Result<(Proof, StageTimes), PipelineError> {
+    let Evaluated { buffers: Buffers { domain, mut a, b, mut third }, circuit, took } = evaluated;
+    let mut times = StageTimes { synthesis: took, ..StageTimes::default() };
+    let witness = &third[..srs.l().len()];
     let mut queries =
-        timed(&mut times.witness_msm, || witness_queries(srs, &synthesized, witness, checkpoint))?;
-    third.truncate(synthesized.rows);
+        timed(&mut times.witness_msm, || witness_queries(srs, &circuit, witness, checkpoint))?;
+    third.truncate(circuit.rows);
     timed(&mut times.quotient, || quotient(&domain, &mut a, b, third, checkpoint))?;
     queries.h = timed(&mut times.h_msm, || {
         msm::msm_g1(srs.h(), Scalars::all(&a[..srs.h().len()]), checkpoint)
@@ -139,7 +217,7 @@ pub fn prove(
 }
 
 /// Fills `a`, `b` and `witness`, and sees that the circuit is the parameters' one.
-fn synthesize(
+fn evaluate(
     circuit: Box<dyn AnyCircuit>,
     srs: &Srs,
     a: &mut [Scalar],

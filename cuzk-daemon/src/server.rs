@@ -36,6 +36,10 @@ const STREAM_WINDOW: u32 = 64 << 10;
 /// A connection that does not answer for so long is dead.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
+/// Partitions at once before a governor says otherwise: while one computes on all threads, another
+/// synthesises on one.
+const CONCURRENCY: u32 = 2;
+
 /// After the jobs have ended: how long clients may take to fetch the answers.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -68,6 +72,7 @@ pub fn engine_config(settings: &Settings) -> EngineConfig {
         params_dir: settings.params_dir.clone(),
         native_dir: Some(settings.native_dir.clone()),
         threads: settings.threads.0,
+        concurrency: CONCURRENCY,
         memory_budget: settings.memory_budget.0,
         max_jobs: settings.max_jobs.0,
         keep_finished: settings.keep_finished.0,

@@ -4,6 +4,8 @@
 //! whole [`DOUBT`] on top, afterwards with the worst ratio of late and a little. It assumes that
 //! the work of one kind is alike; give every kind a [`Trust`] of its own.
 
+use serde::{Deserialize, Serialize};
+
 /// Estimates are taken to be wrong by at most this share before anything was measured.
 pub const DOUBT: f64 = 0.3;
 /// On top of the worst ratio seen.
@@ -12,7 +14,7 @@ const SLACK: f64 = 0.03;
 const MEMORY: usize = 16;
 
 /// What measurements have said about one kind's estimates.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trust {
     ratios: [f64; MEMORY],
     measured: usize,

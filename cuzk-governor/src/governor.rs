@@ -25,6 +25,7 @@ use crate::sensor::{Sample, Sensor};
 use crate::setpoints::Setpoints;
 
 use figures::Figures;
+pub use hands::purge_allocator;
 use hands::Hands;
 
 mod figures;

@@ -9,9 +9,9 @@ use cuzk_governor::budget::Reservation;
 use rand::RngCore;
 
 use super::turnstile::StopFlag;
-use crate::groth16::PROOF_BYTES;
-use crate::pipeline::StageTimes;
-use crate::proof::{Priority, ProofRequest};
+use super::work::Work;
+use crate::pipeline::{Footprint, StageTimes};
+use crate::proof::Priority;
 
 /// Names a job: 32 hexadecimal digits, unique and not to be guessed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,29 +90,88 @@ pub(super) type Waiter = Box<dyn FnOnce(Arc<Outcome>) + Send>;
 /// A job that has not ended.
 pub(super) struct Job {
     pub id: JobId,
-    pub request: Arc<ProofRequest>,
+    pub work: Arc<dyn Work>,
     pub priority: Priority,
     pub accepted: Instant,
     /// Place among the jobs of its priority.
     pub place: u64,
     pub stop: StopFlag,
     pub stage: &'static str,
-    pub running: bool,
+    /// Whether any of its partitions was ever started.
+    pub started: bool,
+    pub parts: Vec<Part>,
+    /// What each partition takes, as the circuit's counts say.
+    pub predicted: Footprint,
+    pub timings: Timings,
+    /// Why it has failed; the job ends when none of its partitions runs any more.
+    pub failure: Option<String>,
     pub waiters: HashMap<u64, Waiter>,
-    /// What the request's own bytes take.
+    /// What the content's own bytes take.
     pub body: Reservation,
 }
 
-/// What a lane keeps of a job between its partitions.
-#[derive(Default)]
-pub(super) struct Progress {
-    pub proof: Vec<u8>,
-    pub timings: Timings,
+/// A partition of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Part {
+    /// To be run.
+    Waiting(Past),
+    /// On its way, from the wait for memory to its end.
+    Taken(Past),
+    /// Its result.
+    Done(Vec<u8>),
 }
 
-impl Progress {
-    /// The next partition to prove.
-    pub fn next(&self) -> usize {
-        self.proof.len() / PROOF_BYTES
+/// What became of a partition before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Past {
+    /// Shed so often.
+    pub sheds: u32,
+    /// Run to a wrong result so often.
+    pub tries: u32,
+}
+
+impl Job {
+    /// The first partition that is to be run.
+    pub fn next(&self) -> Option<usize> {
+        self.parts.iter().position(|part| matches!(part, Part::Waiting(_)))
+    }
+
+    /// Whether any partition is on its way.
+    pub fn is_busy(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Taken(_)))
+    }
+
+    /// What became of a partition before.
+    pub fn past(&self, partition: usize) -> Past {
+        match self.parts[partition] {
+            Part::Waiting(past) | Part::Taken(past) => past,
+            Part::Done(_) => Past::default(),
+        }
+    }
+
+    /// Partitions without a result.
+    pub fn unfinished(&self) -> usize {
+        self.parts.iter().filter(|part| !matches!(part, Part::Done(_))).count()
+    }
+
+    /// How it ends, if it does now.
+    pub fn ending(&mut self) -> Option<JobResult> {
+        if self.is_busy() {
+            return None;
+        }
+        if let Some(why) = self.failure.take() {
+            return Some(JobResult::Failed(why));
+        }
+        if self.stop.is_raised() {
+            return Some(JobResult::Cancelled);
+        }
+        let done = |part: &Part| matches!(part, Part::Done(_));
+        self.parts.iter().all(done).then(|| {
+            let results = self.parts.drain(..).filter_map(|part| match part {
+                Part::Done(result) => Some(result),
+                Part::Waiting(_) | Part::Taken(_) => None,
+            });
+            JobResult::Completed(results.flatten().collect())
+        })
     }
 }

@@ -1,4 +1,9 @@
-//! A lane: one thread that proves the jobs of one priority, one after the other.
+//! A lane: the thread that admits the partitions of one priority, oldest job first, and hands each to
+//! a thread of its own once its memory is reserved.
+//!
+//! Only lanes take memory for partitions, one at a time each, and the budget serves the more urgent
+//! first. What a more urgent partition lacks is taken from less urgent ones: they are shed. So nobody
+//! waits for memory that somebody less urgent holds.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -6,269 +11,282 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use cuzk_governor::budget::{self, Ask, Reservation, ReserveError};
-use rand::rngs::OsRng;
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use cuzk_governor::governor::purge_allocator;
 
-use super::job::Progress;
-use super::turnstile::{StopFlag, Turn};
-use super::{EngineError, JobId, JobResult, Shared};
-use crate::circuit;
-use crate::device::{Checkpoint, Interrupted};
-use crate::groth16::{self, Proof};
-use crate::params::ParamsError;
-use crate::pipeline::{self, PipelineError, StageTimes};
-use crate::proof::{Partition, Priority, ProofError, ProofRequest};
+use super::job::{Part, Past};
+use super::running::Running;
+use super::turnstile::StopFlag;
+use super::work::{Admitted, Work, WorkError};
+use super::{EngineError, JobId, Shared, State};
+use crate::device::Interrupted;
+use crate::memory::Account;
+use crate::pipeline::{Footprint, StageTimes};
+use crate::proof::Priority;
 
-/// How long memory is waited for before the checkpoint is asked again.
-const MEMORY_WAIT: Duration = Duration::from_millis(100);
+/// How long memory is waited for before less urgent partitions are looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// How long memory is waited for in all: longer than the slowest message that was let in before may
-/// take to arrive (later ones stand behind), so only a leak can make it take longer.
+/// How long memory is waited for while nothing runs that could give any back: longer than the slowest
+/// message that was let in before may take to arrive, so only a leak can make it take longer.
 const MEMORY_DEADLINE: Duration = Duration::from_secs(600);
 
-/// How often a proof that does not verify is proved.
-const TRIES: usize = 2;
-
-/// Why a partition, and with it the job, has no proof.
-#[derive(Debug, thiserror::Error)]
-enum PartitionError {
-    #[error(transparent)]
-    Interrupted(#[from] Interrupted),
-    #[error(transparent)]
-    Params(ParamsError),
-    #[error(transparent)]
-    Request(#[from] ProofError),
-    #[error(transparent)]
-    Pipeline(PipelineError),
-    #[error("{needs} bytes of memory did not become free within {} s: {why}", MEMORY_DEADLINE.as_secs())]
-    Memory { needs: u64, why: ReserveError },
-    #[error("the proof does not verify, {TRIES} times in a row: {0}")]
-    Invalid(String),
-    #[error("proving panicked: {0}")]
-    Panicked(String),
-}
-
-impl From<PipelineError> for PartitionError {
-    fn from(error: PipelineError) -> Self {
-        match error {
-            PipelineError::Interrupted(interrupted) => Self::Interrupted(interrupted),
-            other => Self::Pipeline(other),
-        }
-    }
-}
-
-impl From<ParamsError> for PartitionError {
-    fn from(error: ParamsError) -> Self {
-        match error {
-            ParamsError::Interrupted(interrupted) => Self::Interrupted(interrupted),
-            other => Self::Params(other),
-        }
-    }
-}
+/// Partitions of critical priority that run at once: one on the device, one before it.
+const CRITICAL_AT_ONCE: usize = 2;
 
 /// Starts the lane of `priority`.
 pub(super) fn spawn(
     shared: Arc<Shared>,
     priority: Priority,
 ) -> Result<JoinHandle<()>, EngineError> {
-    let name = format!("lane-{priority}");
-    let threads = ThreadPoolBuilder::new()
-        .num_threads(shared.config.threads)
-        .thread_name(move |i| format!("{priority}-{i}"))
-        .build()
-        .map_err(|why| EngineError::Thread(why.to_string()))?;
     thread::Builder::new()
-        .name(name)
-        .spawn(move || Lane { shared, priority, threads }.run())
+        .name(format!("lane-{priority}"))
+        .spawn(move || Lane { shared, priority }.run())
         .map_err(|why| EngineError::Thread(why.to_string()))
 }
 
 struct Lane {
     shared: Arc<Shared>,
     priority: Priority,
-    threads: ThreadPool,
 }
 
-/// A job as the lane sees it.
+/// A partition that was taken from its job.
+#[derive(Clone)]
 struct Taken {
-    id: JobId,
-    request: Arc<ProofRequest>,
-    accepted: Instant,
-    stop: StopFlag,
+    job: JobId,
+    partition: usize,
+    work: Arc<dyn Work>,
+    predicted: Footprint,
+    past: Past,
+    /// The job's.
+    cancelled: StopFlag,
+}
+
+/// What a partition was admitted with.
+struct Memory {
+    buffers: Reservation,
+    heap: Reservation,
 }
 
 impl Lane {
     fn run(self) {
-        while let Some(job) = self.next_job() {
-            let mut progress = Progress::default();
-            progress.timings.queue_wait = job.accepted.elapsed();
-            // Filecoin's crates assert on what they do not expect, and a request's vanilla proofs
-            // reach them: a panic there is that job's failure, nobody else's.
-            let proving = AssertUnwindSafe(|| self.prove(&job, &mut progress));
-            let result = match panic::catch_unwind(proving) {
-                Ok(Ok(())) => JobResult::Completed(std::mem::take(&mut progress.proof)),
-                Ok(Err(PartitionError::Interrupted(_))) => JobResult::Cancelled,
-                Ok(Err(why)) => JobResult::Failed(why.to_string()),
-                Err(payload) => {
-                    JobResult::Failed(PartitionError::Panicked(message(&*payload)).to_string())
-                }
-            };
-            progress.timings.total = job.accepted.elapsed();
-            let ended =
-                self.shared.end(&mut self.shared.state.lock(), &job.id, result, progress.timings);
-            ended.tell();
+        while let Some(taken) = self.next() {
+            let admitted = self.admit(&taken);
+            self.shared.state.lock().admitting[self.priority as usize] = false;
+            match admitted {
+                Ok(running) => self.start(taken, running),
+                Err(why) => self.shared.returned(&taken.job, taken.partition, Err(why), None),
+            }
         }
     }
 
-    /// The oldest job of this lane's priority; `None` when the engine closes and none is left.
-    fn next_job(&self) -> Option<Taken> {
+    /// The next partition of this lane's oldest job, once it may be admitted; `None` when the engine
+    /// closes and no job is left.
+    fn next(&self) -> Option<Taken> {
         let mut state = self.shared.state.lock();
         loop {
-            let mine = state.jobs.values_mut().filter(|job| job.priority == self.priority);
-            if let Some(job) = mine.min_by_key(|job| job.place) {
-                job.running = true;
-                return Some(Taken {
-                    id: job.id.clone(),
-                    request: Arc::clone(&job.request),
-                    accepted: job.accepted,
-                    stop: job.stop.clone(),
-                });
+            let open = state.may_start(self.priority, self.shared.most_at_once());
+            let mine = (state.jobs.values_mut())
+                .filter(|job| job.priority == self.priority && !job.stop.is_raised())
+                .filter_map(|job| job.next().map(|partition| (job, partition)));
+            if let Some((job, partition)) = mine.min_by_key(|(job, _)| job.place).filter(|_| open) {
+                let past = job.past(partition);
+                job.parts[partition] = Part::Taken(past);
+                job.stage = "waiting for memory";
+                let taken = Taken {
+                    job: job.id.clone(),
+                    partition,
+                    work: Arc::clone(&job.work),
+                    predicted: job.predicted,
+                    past,
+                    cancelled: job.stop.clone(),
+                };
+                state.admitting[self.priority as usize] = true;
+                return Some(taken);
             }
-            if state.closing {
+            if state.closing && state.jobs.is_empty() {
                 return None;
             }
             self.shared.changed.wait(&mut state);
         }
     }
 
-    fn prove(&self, job: &Taken, progress: &mut Progress) -> Result<(), PartitionError> {
-        while progress.next() < job.request.partitions() {
-            let partition = progress.next();
-            match self.partition(job, partition, progress) {
-                // Shed, not cancelled: its memory is gone, and it starts over.
-                Err(PartitionError::Interrupted(_)) if !job.stop.is_raised() => {
-                    tracing::info!(job = %job.id, partition, "partition.shed");
-                    metrics::counter!("cuzk_partitions_shed_total").increment(1);
-                }
-                Err(why) => return Err(why),
-                Ok(proof) => progress.proof.extend(proof.to_bytes()),
+    /// Reserves a partition's memory and enters it among those that run.
+    fn admit(&self, taken: &Taken) -> Result<(Arc<Running>, Reservation), WorkError> {
+        let asked = self.shared.learned.ask(&taken.work.path(), taken.predicted);
+        let Memory { buffers, heap } = self.reserve(taken, asked)?;
+        let mut state = self.shared.state.lock();
+        if taken.cancelled.is_raised() {
+            return Err(Interrupted.into());
+        }
+        state.next_run += 1;
+        let running = Arc::new(Running::new(
+            state.next_run,
+            taken.job.clone(),
+            self.priority,
+            taken.past.sheds,
+            taken.cancelled.child(),
+            &buffers,
+            heap,
+        ));
+        if let Some(job) = state.jobs.get_mut(&taken.job) {
+            if !std::mem::replace(&mut job.started, true) {
+                job.timings.queue_wait = job.accepted.elapsed();
             }
         }
-        Ok(())
+        state.running.push(Arc::clone(&running));
+        Ok((running, buffers))
     }
 
-    /// One partition's verified proof.
-    fn partition(
-        &self,
-        job: &Taken,
-        partition: usize,
-        progress: &mut Progress,
-    ) -> Result<Proof, PartitionError> {
-        self.stage(job, "waiting for its turn");
-        let stop = job.stop.child();
-        let turn = self.shared.turnstile.enter(self.priority, &stop)?;
-
-        self.stage(job, "opening parameters");
-        let started = Instant::now();
-        let srs = self.shared.params.open(job.request.circuit_id(), &turn)?;
-        progress.timings.srs_load += started.elapsed();
-
-        let needs = pipeline::footprint(
-            &srs.header().counts,
-            self.shared.config.threads,
-            &self.shared.pool,
-        );
-        for attempt in 1..=TRIES {
-            // The pool's chunks take a try's reservation over: the next one needs its own.
-            self.stage(job, "waiting for memory");
-            let mut memory = self.reserve(needs, &turn)?;
-            let _holding = Holding::new(&self.shared, self.priority, stop.clone());
-
-            self.stage(job, "proving");
-            let Partition { circuit, inputs } = job.request.partition(partition)?;
-            let (proof, times) = self.threads.install(|| {
-                pipeline::prove(circuit, &srs, &self.shared.pool, &mut memory, &turn, &mut OsRng)
-            })?;
-            progress.timings.add(times);
-            record(job, times);
-            if groth16::verify(srs.vk(), &proof.to_bytes(), &[inputs]).is_ok_and(|valid| valid) {
-                return Ok(proof);
+    /// Takes the memory; idle chunks and less urgent partitions make room if they must.
+    fn reserve(&self, taken: &Taken, asked: Footprint) -> Result<Memory, WorkError> {
+        let shared = &self.shared;
+        let ask = Ask::new("partition", asked.total()).at(urgency(self.priority));
+        let cancelled = || taken.cancelled.is_raised();
+        let mut nothing_ran_since = Instant::now();
+        let mut got = shared.budget.try_reserve(ask);
+        while let Err(why) = got {
+            if cancelled() {
+                return Err(Interrupted.into());
             }
-            tracing::warn!(job = %job.id, partition, attempt, "proof.invalid");
-            metrics::counter!("cuzk_proofs_invalid_total").increment(1);
-        }
-        let again = job.request.partition(partition)?;
-        Err(PartitionError::Invalid(circuit::diagnose(again.circuit).to_string()))
-    }
-
-    /// Takes `needs` bytes; idle chunks and less urgent partitions make room if they must.
-    fn reserve(&self, needs: u64, turn: &Turn<'_>) -> Result<Reservation, PartitionError> {
-        let deadline = Instant::now() + MEMORY_DEADLINE;
-        let budget = &self.shared.budget;
-        let ask = Ask::new("partition", needs).at(urgency(self.priority));
-        if let Ok(memory) = budget.try_reserve(ask) {
-            return Ok(memory);
-        }
-        self.shared.pool.trim(0);
-        loop {
-            match budget.reserve(ask, Instant::now() + MEMORY_WAIT) {
-                Ok(memory) => return Ok(memory),
-                Err(why) if Instant::now() >= deadline => {
-                    return Err(PartitionError::Memory { needs, why })
-                }
-                Err(_) => self.shared.shed_below(self.priority),
+            if matches!(why, ReserveError::NeverFits { .. } | ReserveError::Closed)
+                || nothing_ran_since.elapsed() >= MEMORY_DEADLINE
+            {
+                let what = format!("a {} partition", taken.work.path());
+                return Err(WorkError::Memory { what, needs: ask.bytes, why });
             }
-            turn.check()?;
+            if !shared.state.lock().running.is_empty() {
+                nothing_ran_since = Instant::now();
+            }
+            shared.make_room(self.priority, ask.bytes);
+            got = shared.budget.reserve_unless(ask, Instant::now() + LOOK_AGAIN, &cancelled);
         }
+        let mut heap = got.map_err(|_| Interrupted)?;
+        let buffers = heap.split(asked.buffers).ok_or(Interrupted)?;
+        Ok(Memory { buffers, heap })
     }
 
-    fn stage(&self, job: &Taken, stage: &'static str) {
-        if let Some(job) = self.shared.state.lock().jobs.get_mut(&job.id) {
+    /// Hands a partition to a thread of its own.
+    fn start(&self, taken: Taken, (running, buffers): (Arc<Running>, Reservation)) {
+        let shared = Arc::clone(&self.shared);
+        let (job, partition) = (taken.job.clone(), taken.partition);
+        let id = running.id;
+        let thread = thread::Builder::new()
+            .name(format!("partition-{id}"))
+            .spawn(move || run(&shared, &taken, running, buffers));
+        if let Err(why) = thread {
+            self.shared.state.lock().running.retain(|other| other.id != id);
+            self.shared.returned(&job, partition, Err(WorkError::Thread(why)), None);
+        }
+    }
+}
+
+/// A partition's life on its thread, and what is left of it.
+fn run(shared: &Arc<Shared>, taken: &Taken, running: Arc<Running>, buffers: Reservation) {
+    let tell = |stage| {
+        if let Some(job) = shared.state.lock().jobs.get_mut(&taken.job) {
             job.stage = stage;
         }
+    };
+    let mut admitted = Admitted {
+        pool: &shared.pool,
+        turnstile: &shared.turnstile,
+        threads: &shared.threads[running.priority as usize],
+        presence: shared.turnstile.arrive(running.priority, &running.stop),
+        running: &running,
+        buffers,
+        tell: &tell,
+        tries: taken.past.tries + 1,
+        times: StageTimes::default(),
+        srs_load: Duration::ZERO,
+    };
+    Account::charge_thread(Some(&running.account));
+    // Filecoin's crates assert on what they do not expect, and a request's vanilla proofs reach
+    // them: a panic there is that job's failure, nobody else's.
+    let working = AssertUnwindSafe(|| taken.work.run(taken.partition, &mut admitted));
+    let result = panic::catch_unwind(working)
+        .unwrap_or_else(|payload| Err(WorkError::Panicked(message(&*payload))));
+    Account::charge_thread(None);
+    let spent = (admitted.srs_load, admitted.times);
+    drop(admitted);
+    give_back(shared, taken, &running, result.is_ok());
+    let id = running.id;
+    shared.state.lock().running.retain(|other| other.id != id);
+    drop(running); // the last to hold the heap's reservation, but for a look in passing
+    shared.returned(&taken.job, taken.partition, result, Some(spent));
+}
+
+/// Has a partition's memory leave the process, so that its reservation can end.
+fn give_back(shared: &Shared, taken: &Taken, running: &Running, finished: bool) {
+    if finished {
+        shared.learned.measure(&taken.work.path(), taken.predicted, running.account.peak());
+    } else {
+        // Shed or failed: what it used is not for the next one to reuse.
+        shared.pool.release_idle(running.asked);
+    }
+    purge_allocator();
+    let mut heap = running.heap.lock();
+    let bytes = heap.bytes();
+    heap.release(bytes);
+}
+
+impl State {
+    /// Whether a partition of this priority may be started now, as far as numbers go. Critical ones
+    /// are not counted among the `most`.
+    fn may_start(&self, priority: Priority, most: u32) -> bool {
+        let is_critical = |running: &&Arc<Running>| running.priority == Priority::Critical;
+        let critical = self.running.iter().filter(is_critical).count();
+        if priority == Priority::Critical {
+            return critical < CRITICAL_AT_ONCE;
+        }
+        let running = self.running.len() - critical;
+        let rivals = priority as usize + 1..Priority::Critical as usize;
+        let more_urgent = rivals.clone().filter(|&rival| self.admitting[rival]).count();
+        let waits = self.jobs.values().any(|job| {
+            rivals.contains(&(job.priority as usize))
+                && !job.stop.is_raised()
+                && job.next().is_some()
+        });
+        !waits && running + more_urgent < most as usize
     }
 }
 
-/// Registers a partition as one that holds memory, for as long as it lives.
-struct Holding<'a> {
-    shared: &'a Shared,
-    shed: StopFlag,
-}
-
-impl<'a> Holding<'a> {
-    fn new(shared: &'a Shared, priority: Priority, shed: StopFlag) -> Self {
-        shared.state.lock().holding.push((priority, shed.clone()));
-        Self { shared, shed }
+impl Shared {
+    /// Has idle chunks and less urgent partitions give back what is missing for `bytes`.
+    fn make_room(&self, priority: Priority, bytes: u64) {
+        let usage = self.budget.usage();
+        let missing = (usage.reserved + bytes).saturating_sub(usage.total);
+        let mut missing = missing.saturating_sub(self.pool.release_idle(missing));
+        let state = self.state.lock();
+        let mut victims: Vec<_> =
+            state.running.iter().filter(|running| running.priority < priority).collect();
+        victims.sort_by_cached_key(|running| {
+            let view = running.view();
+            // Bytes freed for a second of work lost, the most first.
+            let cheapness = u128::from(running.asked) * 1000 / view.work.as_millis().max(1);
+            (running.priority, std::cmp::Reverse(cheapness))
+        });
+        let mut shed = false;
+        for running in victims {
+            if missing == 0 {
+                break;
+            }
+            missing = missing.saturating_sub(running.asked);
+            running.stop.raise();
+            shed = true;
+        }
+        drop(state);
+        if shed {
+            self.turnstile.nudge();
+        }
     }
 }
 
-impl Drop for Holding<'_> {
-    fn drop(&mut self) {
-        let shed = &self.shed;
-        self.shared.state.lock().holding.retain(|(_, other)| !other.is(shed));
-    }
-}
-
-fn urgency(priority: Priority) -> budget::Priority {
+pub(super) fn urgency(priority: Priority) -> budget::Priority {
     match priority {
         Priority::Low => budget::Priority::Low,
         Priority::Normal => budget::Priority::Normal,
         Priority::High => budget::Priority::High,
         Priority::Critical => budget::Priority::Critical,
-    }
-}
-
-fn record(job: &Taken, times: StageTimes) {
-    let kind = job.request.kind().to_string();
-    let stages = [
-        ("synthesis", times.synthesis),
-        ("witness_msm", times.witness_msm),
-        ("quotient", times.quotient),
-        ("h_msm", times.h_msm),
-    ];
-    for (stage, time) in stages {
-        metrics::histogram!("cuzk_stage_seconds", "kind" => kind.clone(), "stage" => stage)
-            .record(time.as_secs_f64());
     }
 }
 

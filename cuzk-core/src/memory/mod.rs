@@ -1,7 +1,10 @@
-//! Large buffers: whole chunks of pinned (or plain) memory, every one of them in the budget.
+//! Large buffers: whole chunks of pinned (or plain) memory, every one of them in the budget. And who
+//! holds the heap beside them.
 
+mod account;
 mod pool;
 mod provider;
 
+pub use account::{tune_allocator, Account, Accounting};
 pub use pool::{PinnedPool, PoolError, PoolStatus, ScalarBuf};
 pub use provider::{Mlocked, PageProvider, Plain};

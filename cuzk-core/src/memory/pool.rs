@@ -1,21 +1,28 @@
 //! The pool of fixed-size chunks from which every large buffer is made.
 //!
-//! Address space is reserved once; a chunk is committed when a buffer needs it and stays committed
-//! (idle) until [`PinnedPool::trim`]. Every committed chunk owns its part of the memory budget, idle
-//! or not: the ledger cannot call a chunk free that the kernel still counts. A buffer is a run of
-//! neighbouring chunks, so kernels see one slice.
+//! Address space is reserved once; a chunk is committed when a buffer needs it. Every committed chunk
+//! owns its part of the memory budget, idle or not: the ledger cannot call a chunk free that the
+//! kernel still counts. A buffer is a run of neighbouring chunks, so kernels see one slice.
+//!
+//! A chunk that comes back leaves the process at once, unless [`PinnedPool::keep_idle`] was called:
+//! then it stays, as long as nobody waits for memory, and what is more than the demand of the last
+//! minutes leaves little by little in [`PinnedPool::settle`], off the way of those who work.
 
 use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use blstrs::Scalar;
-use cuzk_governor::budget::Reservation;
+use cuzk_governor::budget::{MemoryBudget, Reservation, Usage};
 use parking_lot::Mutex;
 
 use super::PageProvider;
+
+/// Released in one [`PinnedPool::settle`] at least, where so much is too much.
+const SETTLE_BYTES: u64 = 64 << 20;
 
 /// A pool of chunks of `chunk_bytes` each.
 pub struct PinnedPool {
@@ -32,8 +39,40 @@ unsafe impl Sync for PinnedPool {}
 
 struct State {
     chunks: Vec<Chunk>,
-    /// Idle bytes that a release leaves committed.
-    idle_target: u64,
+    /// The ledger, when idle chunks are to be kept.
+    keep_for: Option<MemoryBudget>,
+    demand: Demand,
+}
+
+/// What was in use at most, in the last minutes.
+#[derive(Debug)]
+struct Demand {
+    since: Instant,
+    /// The most bytes used in each [`Demand::PIECE`], by its number modulo their count.
+    most: [u64; Self::PIECES],
+    /// The number of the newest piece.
+    newest: u64,
+}
+
+impl Demand {
+    const PIECE: Duration = Duration::from_secs(15);
+    const PIECES: usize = 8;
+
+    fn new() -> Self {
+        Self { since: Instant::now(), most: [0; Self::PIECES], newest: 0 }
+    }
+
+    /// Takes in what is used `now`; the most of the last two minutes.
+    fn enter(&mut self, used: u64, now: Instant) -> u64 {
+        let piece = now.duration_since(self.since).as_secs() / Self::PIECE.as_secs();
+        for passed in self.newest + 1..=piece.min(self.newest + Self::PIECES as u64) {
+            self.most[passed as usize % Self::PIECES] = 0;
+        }
+        self.newest = piece;
+        let most = &mut self.most[piece as usize % Self::PIECES];
+        *most = used.max(*most);
+        self.most.into_iter().max().unwrap_or(0)
+    }
 }
 
 #[derive(Debug)]
@@ -114,7 +153,7 @@ impl PinnedPool {
             _ => return Err(io::Error::last_os_error()),
         };
         let chunks = (0..count).map(|_| Chunk::Free).collect();
-        let state = Mutex::new(State { chunks, idle_target: 0 });
+        let state = Mutex::new(State { chunks, keep_for: None, demand: Demand::new() });
         Ok(Arc::new(Self { base, chunk_bytes, provider, state }))
     }
 
@@ -169,14 +208,12 @@ impl PinnedPool {
         Ok(ScalarBuf { pool: Arc::clone(self), first, count, len })
     }
 
-    /// Returns idle chunks to the kernel until at most `keep` bytes of them are left. Returns the
-    /// bytes released.
-    pub fn trim(&self, keep: u64) -> u64 {
-        let mut state = self.state.lock();
-        let mut idle = self.sum(&state).idle;
+    /// Returns up to `bytes` of idle chunks to the kernel, in whole chunks. Returns the bytes released.
+    pub fn release_idle(&self, bytes: u64) -> u64 {
         let mut released = 0;
+        let mut state = self.state.lock();
         for i in (0..state.chunks.len()).rev() {
-            if idle <= keep {
+            if released >= bytes {
                 break;
             }
             if !matches!(state.chunks[i], Chunk::Idle(_)) {
@@ -190,15 +227,32 @@ impl PinnedPool {
                 }
                 Err(error) => tracing::warn!(%error, chunk = i, "pool.release_refused"),
             }
-            idle -= self.chunk_bytes as u64;
         }
         released
     }
 
-    /// How many idle bytes to keep for the next buffer; more are released at once.
-    pub fn set_idle_target(&self, bytes: u64) {
-        self.state.lock().idle_target = bytes;
-        self.trim(bytes);
+    /// Keeps chunks that come back for the next buffer from now on, while nobody waits for memory of
+    /// `budget`. Somebody must call [`PinnedPool::settle`] now and then.
+    pub fn keep_idle(&self, budget: MemoryBudget) {
+        self.state.lock().keep_for = Some(budget);
+    }
+
+    /// Releases some of the idle chunks that the demand of the last minutes does not call for.
+    /// Returns what the pool holds then.
+    pub fn settle(&self) -> PoolStatus {
+        let surplus = {
+            let mut state = self.state.lock();
+            let PoolStatus { used, idle } = self.sum(&state);
+            let target = state.demand.enter(used, Instant::now()) - used;
+            idle.saturating_sub(target)
+        };
+        self.release_idle(surplus.min(SETTLE_BYTES.max(surplus / 4)));
+        self.status()
+    }
+
+    /// How many chunks so many bytes are.
+    pub fn chunks(&self, bytes: u64) -> u64 {
+        bytes / self.chunk_bytes as u64
     }
 
     /// What the pool holds now.
@@ -233,11 +287,17 @@ impl PinnedPool {
     }
 
     fn give_back(&self, run: std::ops::Range<usize>) {
+        let bytes = (run.len() * self.chunk_bytes) as u64;
         let mut state = self.state.lock();
+        let used = self.sum(&state).used;
+        state.demand.enter(used, Instant::now());
         make_idle(&mut state, run);
-        let keep = state.idle_target;
+        let budget = state.keep_for.clone();
         drop(state);
-        self.trim(keep);
+        let is_short = |usage: Usage| usage.waiting > 0 || usage.reserved > usage.total;
+        if budget.is_none_or(|budget| is_short(budget.usage())) {
+            self.release_idle(bytes);
+        }
     }
 
     fn chunk(&self, i: usize) -> *mut u8 {
@@ -374,7 +434,7 @@ mod tests {
     fn an_idle_chunk_stays_in_the_budget_and_comes_back_zeroed() {
         let budget = MemoryBudget::new(64 * CHUNK as u64);
         let pool = pool(16);
-        pool.set_idle_target(u64::MAX);
+        pool.keep_idle(budget.clone());
         let mut memory = reserved(&budget, 4);
         let mut buffer = pool.scalars(2 * SCALARS, &mut memory).unwrap();
         buffer.fill(Scalar::ONE);
@@ -386,8 +446,40 @@ mod tests {
         // The idle chunks pay for themselves: the buyer's two chunks went back to the budget.
         assert_eq!((memory.bytes(), budget.usage().reserved), (0, 2 * CHUNK as u64));
         drop(again);
-        assert_eq!(pool.trim(0), 2 * CHUNK as u64);
+        assert_eq!(pool.release_idle(u64::MAX), 2 * CHUNK as u64);
         assert_eq!(budget.usage().reserved, 0);
+    }
+
+    #[test]
+    fn a_chunk_that_comes_back_while_somebody_waits_for_memory_leaves_at_once() {
+        let budget = MemoryBudget::new(4 * CHUNK as u64);
+        let pool = pool(16);
+        pool.keep_idle(budget.clone());
+        let buffer = pool.scalars(4 * SCALARS, &mut reserved(&budget, 4)).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| budget.reserve(Ask::new("test", 3), deadline).unwrap());
+            while budget.usage().waiting == 0 {
+                std::thread::yield_now();
+            }
+            drop(buffer);
+            assert_eq!(waiter.join().unwrap().bytes(), 3);
+        });
+        assert_eq!(pool.status(), PoolStatus::default());
+    }
+
+    #[test]
+    fn idle_chunks_leave_when_the_demand_of_the_last_minutes_is_over() {
+        let mut demand = Demand::new();
+        let at = |seconds| demand_start(&demand) + Duration::from_secs(seconds);
+        let [start, soon, later] = [0, 60, 121].map(at);
+        assert_eq!(demand.enter(100, start), 100);
+        assert_eq!(demand.enter(10, soon), 100);
+        assert_eq!(demand.enter(0, later), 10);
+    }
+
+    fn demand_start(demand: &Demand) -> Instant {
+        demand.since
     }
 
     #[test]
@@ -407,7 +499,7 @@ mod tests {
     fn buffers_never_overlap_whatever_the_order_of_release() {
         let budget = MemoryBudget::new(256 * CHUNK as u64);
         let pool = pool(32);
-        pool.set_idle_target(4 * CHUNK as u64);
+        pool.keep_idle(budget.clone());
         let mut held: Vec<(u64, ScalarBuf)> = Vec::new();
         let mut random = 0x9E37_79B9_7F4A_7C15_u64;
         for step in 0..500 {
@@ -424,7 +516,7 @@ mod tests {
             }
         }
         drop(held);
-        pool.trim(0);
+        pool.release_idle(u64::MAX);
         assert_eq!(budget.usage().reserved, 0);
     }
 }

@@ -20,7 +20,7 @@ use crate::device::Checkpoint;
 const TURN: Duration = Duration::from_millis(50);
 
 /// A file being written. Removed when dropped before [`commit`](Self::commit).
-pub(super) struct AtomicFile {
+pub(crate) struct AtomicFile {
     file: File,
     partial: PathBuf,
     path: PathBuf,

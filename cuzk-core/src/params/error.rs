@@ -194,7 +194,7 @@ pub enum ParamsError {
 
 impl ParamsError {
     /// For `map_err` on an operation on `path`.
-    pub(super) fn io(
+    pub(crate) fn io(
         path: impl Into<PathBuf>,
         action: &'static str,
     ) -> impl FnOnce(io::Error) -> Self {

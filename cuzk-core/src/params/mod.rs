@@ -23,6 +23,7 @@ use std::path::Path;
 
 use crate::{circuit::AnyCircuit, proof::CircuitId};
 
+pub(crate) use self::atomic::AtomicFile;
 pub use self::{
     error::{ParamsError, PointFault},
     native::Srs,

@@ -117,8 +117,8 @@ impl Hands {
     }
 }
 
-/// Only glibc keeps what was freed; others have nothing to be asked for.
-fn purge_allocator() {
+/// Makes the allocator return what was freed. Only glibc keeps it; others have nothing to be asked for.
+pub fn purge_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: no preconditions; thread-safe in glibc.
     unsafe {

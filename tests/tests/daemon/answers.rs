@@ -40,7 +40,8 @@ async fn await_ends_at_its_time_limit_and_the_job_goes_on() {
 async fn cancel_stops_a_running_job_within_a_second_and_gives_its_memory_back() {
     let (daemon, mut client) = start(&settings()).await;
     let job_id = submit(&mut client, request(WINNING, "cancel")).await;
-    until(&mut client, "the job runs", |status| status.gpus[0].current_stage == "proving").await;
+    until(&mut client, "the job runs", |status| status.gpus[0].current_stage == "synthesising")
+        .await;
 
     let started = Instant::now();
     let cancel = wire::CancelProofRequest { job_id: job_id.clone() };

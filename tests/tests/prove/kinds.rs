@@ -85,7 +85,7 @@ fn a_non_interactive_poreps_partition_verifies_with_bellperson() {
     let params = Params::new(parameters::development(&[kind]));
     let srs = params.open(&request.circuit_id(), &mut |_| {}, &Unhindered).unwrap();
     let pool = PinnedPool::new(1 << 30, 4 << 20, Box::new(Plain)).unwrap();
-    let needs = pipeline::footprint(&srs.header().counts, 2, &pool);
+    let needs = pipeline::footprint(&srs.header().counts, 2, &pool).total();
     let mut memory = MemoryBudget::new(needs).try_reserve(Ask::new("partition", needs)).unwrap();
     let Partition { circuit, inputs } = request.partition(request.partitions() - 1).unwrap();
     let rng = &mut rand::rngs::OsRng;

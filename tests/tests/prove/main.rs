@@ -31,6 +31,7 @@ fn config(params_dir: &Path) -> EngineConfig {
         params_dir: params_dir.to_path_buf(),
         native_dir: None,
         threads: 2,
+        concurrency: 2,
         memory_budget: 1 << 30,
         max_jobs: 100,
         keep_finished: 100,

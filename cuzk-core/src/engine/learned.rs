@@ -1,0 +1,130 @@
+//! What partitions really took beside their buffers, so that the next ones ask for that.
+//!
+//! An estimate is doubted until a partition of its path was measured ([`Trust`]). What was learned is
+//! kept in a file beside the native parameters, keyed by path and version of the program, written
+//! whole and renamed; a file that cannot be read is started anew. Buffers are never part of it: they
+//! are known to the byte, and the floor of every ask.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cuzk_governor::estimate::Trust;
+use parking_lot::Mutex;
+
+use crate::device::{Checkpoint, Interrupted};
+use crate::params::{AtomicFile, ParamsError};
+use crate::pipeline::Footprint;
+
+const FILE: &str = "footprints.json";
+/// Paths remembered; a kind and a size each, twice.
+const MOST: usize = 256;
+/// How long another writer of the file is waited for.
+const OTHERS: Duration = Duration::from_secs(1);
+
+/// What was learned, by path.
+pub(super) struct Learned {
+    file: PathBuf,
+    trusts: Mutex<BTreeMap<String, Trust>>,
+}
+
+impl Learned {
+    /// Reads what earlier runs learned.
+    pub fn open(dir: &Path) -> Self {
+        let file = dir.join(FILE);
+        let trusts = std::fs::read(&file).ok().and_then(|text| {
+            serde_json::from_slice(&text)
+                .inspect_err(
+                    |error| tracing::warn!(file = %file.display(), %error, "footprints.unreadable"),
+                )
+                .ok()
+        });
+        Self { trusts: Mutex::new(trusts.unwrap_or_default()), file }
+    }
+
+    /// The footprint to reserve.
+    pub fn ask(&self, path: &str, predicted: Footprint) -> Footprint {
+        let trust = self.trusts.lock().get(&key(path)).copied().unwrap_or_default();
+        Footprint { heap: trust.ask(predicted.heap), ..predicted }
+    }
+
+    /// Takes in a partition's peak on the heap.
+    pub fn measure(&self, path: &str, predicted: Footprint, peak: u64) {
+        if peak == 0 {
+            return; // nobody counts
+        }
+        let mut trusts = self.trusts.lock();
+        let known = trusts.contains_key(&key(path));
+        if !known && trusts.len() >= MOST {
+            return;
+        }
+        let trust = trusts.entry(key(path)).or_default();
+        let before = trust.ask(predicted.heap);
+        trust.measure(predicted.heap, peak);
+        metrics::gauge!("cuzk_footprint_heap_bytes", "path" => path.to_owned()).set(peak as f64);
+        let moved = trust.ask(predicted.heap).abs_diff(before) > before / 50;
+        if !known || moved {
+            let text = serde_json::to_vec_pretty(&*trusts);
+            drop(trusts);
+            self.save(&text.unwrap_or_default());
+        }
+    }
+
+    fn save(&self, text: &[u8]) {
+        if let Err(error) = write(&self.file, text) {
+            tracing::warn!(file = %self.file.display(), %error, "footprints.not_kept");
+        }
+    }
+}
+
+fn write(path: &Path, text: &[u8]) -> Result<(), ParamsError> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(dir).map_err(ParamsError::io(dir, "create"))?;
+    let mut file = AtomicFile::begin(path, &Until(Instant::now() + OTHERS))?;
+    file.write_all(text).map_err(ParamsError::io(path, "write"))?;
+    file.commit()
+}
+
+/// Ends a wait for another daemon that writes the same file.
+struct Until(Instant);
+
+impl Checkpoint for Until {
+    fn check(&self) -> Result<(), Interrupted> {
+        (Instant::now() < self.0).then_some(()).ok_or(Interrupted)
+    }
+}
+
+fn key(path: &str) -> String {
+    format!("{path} {}", env!("CARGO_PKG_VERSION"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PREDICTED: Footprint = Footprint { buffers: 1000, heap: 100 };
+
+    #[test]
+    fn what_was_measured_is_asked_for_also_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let learned = Learned::open(dir.path());
+        assert_eq!(learned.ask("winning", PREDICTED), Footprint { buffers: 1000, heap: 130 });
+        learned.measure("winning", PREDICTED, 50);
+        for learned in [learned, Learned::open(dir.path())] {
+            assert_eq!(learned.ask("winning", PREDICTED), Footprint { buffers: 1000, heap: 53 });
+            assert_eq!(learned.ask("window", PREDICTED).heap, 130);
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_is_started_anew_and_nothing_counted_teaches_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(FILE), "{\"winning").unwrap();
+        let learned = Learned::open(dir.path());
+        learned.measure("winning", PREDICTED, 0);
+        assert_eq!(learned.ask("winning", PREDICTED).heap, 130);
+        learned.measure("winning", PREDICTED, 200);
+        assert!(Learned::open(dir.path()).ask("winning", PREDICTED).heap > 200);
+    }
+}

@@ -1,0 +1,122 @@
+//! A Filecoin proof as the engine's work: from a checked request to verified proofs.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rand::rngs::OsRng;
+
+use super::srs::OpenSrs;
+use super::work::{Admitted, Work, WorkError};
+use crate::circuit;
+use crate::groth16::{self, Proof};
+use crate::memory::PinnedPool;
+use crate::params::{ParamsError, Srs};
+use crate::pipeline::{self, Buffers, Footprint, StageTimes};
+use crate::proof::{Partition, Priority, ProofKind, ProofRequest};
+
+/// How often a proof that does not verify is proved.
+const TRIES: u32 = 2;
+
+/// What all proofs share.
+pub(super) struct Prover {
+    pub params: OpenSrs,
+    pub pool: Arc<PinnedPool>,
+    /// Threads of the device.
+    pub threads: usize,
+}
+
+/// A request to be proved.
+pub(super) struct Proving {
+    pub request: ProofRequest,
+    pub prover: Arc<Prover>,
+}
+
+impl Work for Proving {
+    fn kind(&self) -> ProofKind {
+        self.request.kind()
+    }
+
+    fn priority(&self) -> Priority {
+        self.request.priority()
+    }
+
+    fn request_id(&self) -> &str {
+        self.request.request_id()
+    }
+
+    fn content_hash(&self) -> blake3::Hash {
+        self.request.content_hash()
+    }
+
+    fn body_bytes(&self) -> u64 {
+        self.request.memory_bytes()
+    }
+
+    fn partitions(&self) -> usize {
+        self.request.partitions()
+    }
+
+    fn path(&self) -> String {
+        self.request.circuit_id().to_string()
+    }
+
+    fn footprint(&self) -> Result<Footprint, ParamsError> {
+        let counts = self.prover.params.counts(self.request.circuit_id())?;
+        Ok(pipeline::footprint(&counts, self.prover.threads, &self.prover.pool))
+    }
+
+    fn run(&self, partition: usize, admitted: &mut Admitted<'_>) -> Result<Vec<u8>, WorkError> {
+        admitted.stage("opening parameters");
+        let started = Instant::now();
+        let srs = self.prover.params.open(self.request.circuit_id(), admitted.host())?;
+        admitted.spent_opening(started.elapsed());
+        let Partition { circuit, inputs } = self.request.partition(partition)?;
+        let proof = self.prove(circuit, &srs, admitted)?.to_bytes();
+        admitted.stage("verifying");
+        if groth16::verify(srs.vk(), &proof, &[inputs]).is_ok_and(|valid| valid) {
+            return Ok(proof.to_vec());
+        }
+        let tries = admitted.tries();
+        tracing::warn!(circuit = %self.request.circuit_id(), partition, tries, "proof.invalid");
+        metrics::counter!("cuzk_proofs_invalid_total").increment(1);
+        if tries < TRIES {
+            return Err(WorkError::Again);
+        }
+        let again = self.request.partition(partition)?;
+        let why = circuit::diagnose(again.circuit).to_string();
+        Err(WorkError::Invalid { tries, why })
+    }
+}
+
+impl Proving {
+    fn prove(
+        &self,
+        circuit: Box<dyn circuit::AnyCircuit>,
+        srs: &Srs,
+        admitted: &mut Admitted<'_>,
+    ) -> Result<Proof, WorkError> {
+        admitted.stage("synthesising");
+        let buffers = Buffers::new(srs, |len| admitted.scalars(len))?;
+        let evaluated = pipeline::synthesize(circuit, srs, buffers, admitted.host())?;
+        let computed =
+            admitted.device(|turn| pipeline::compute(evaluated, srs, turn, &mut OsRng))?;
+        let (proof, times) = computed?;
+        admitted.spent(times);
+        self.record(times);
+        Ok(proof)
+    }
+
+    fn record(&self, times: StageTimes) {
+        let kind = self.request.kind().to_string();
+        let stages = [
+            ("synthesis", times.synthesis),
+            ("witness_msm", times.witness_msm),
+            ("quotient", times.quotient),
+            ("h_msm", times.h_msm),
+        ];
+        for (stage, time) in stages {
+            metrics::histogram!("cuzk_stage_seconds", "kind" => kind.clone(), "stage" => stage)
+                .record(time.as_secs_f64());
+        }
+    }
+}
