@@ -1,5 +1,8 @@
 //! Which variables occur in a matrix: a growing bitmap.
 
+use blstrs::Scalar;
+use ff::Field;
+
 /// One bit a variable: whether a matrix has a non-zero coefficient for it. Groth16 parameters hold
 /// points for these variables only (a-query, b-query), in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,6 +34,16 @@ impl Density {
         let (word, bit) = (&mut self.words[i / 64], 1u64 << (i % 64));
         self.ones += usize::from(*word & bit == 0);
         *word |= bit;
+    }
+
+    /// The variables of these terms occur, but for those whose coefficient is zero.
+    #[inline]
+    pub fn mark<'a>(&mut self, terms: impl Iterator<Item = (&'a usize, &'a Scalar)>) {
+        for (i, coefficient) in terms {
+            if *coefficient != Scalar::ZERO {
+                self.set(*i);
+            }
+        }
     }
 
     /// Whether variable `i` occurs.

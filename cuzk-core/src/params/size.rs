@@ -2,10 +2,9 @@
 
 use bellpepper_core::{LinearCombination, SynthesisError};
 use blstrs::Scalar;
-use ff::Field;
 
 use super::Counts;
-use crate::circuit::{AnyCircuit, ConstraintSink};
+use crate::circuit::{AnyCircuit, ConstraintSink, Density};
 
 /// A circuit's size, the constant one and the `x · 0 = 0` constraints a public input included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,11 +30,11 @@ impl CircuitSize {
         let mut counter = Counter::default();
         circuit.synthesize_into(&mut counter)?;
         Ok(Self {
-            inputs: counter.inputs.len,
-            aux: counter.aux.len,
+            inputs: counter.a_inputs.len(),
+            aux: counter.a_aux.len(),
             constraints: counter.constraints,
-            dense_a: counter.inputs.count(A) + counter.aux.count(A),
-            dense_b: counter.inputs.count(B) + counter.aux.count(B),
+            dense_a: counter.a_inputs.ones() + counter.a_aux.ones(),
+            dense_b: counter.b_inputs.ones() + counter.b_aux.ones(),
         })
     }
 
@@ -57,41 +56,13 @@ impl CircuitSize {
     }
 }
 
-const A: usize = 0;
-const B: usize = 1;
-
-/// One bit a variable and matrix: whether it has a non-zero coefficient there.
-#[derive(Default)]
-struct Density {
-    len: usize,
-    bits: [Vec<u64>; 2],
-}
-
-impl Density {
-    fn push(&mut self) {
-        if self.len.is_multiple_of(64) {
-            self.bits.iter_mut().for_each(|bits| bits.push(0));
-        }
-        self.len += 1;
-    }
-
-    fn count(&self, matrix: usize) -> usize {
-        self.bits[matrix].iter().map(|word| word.count_ones() as usize).sum()
-    }
-
-    fn mark<'a>(&mut self, matrix: usize, terms: impl Iterator<Item = (&'a usize, &'a Scalar)>) {
-        for (&variable, coefficient) in terms {
-            if !coefficient.is_zero_vartime() {
-                self.bits[matrix][variable / 64] |= 1 << (variable % 64);
-            }
-        }
-    }
-}
-
+/// Two bits a variable: whether it has a non-zero coefficient in A, in B.
 #[derive(Default)]
 struct Counter {
-    inputs: Density,
-    aux: Density,
+    a_inputs: Density,
+    a_aux: Density,
+    b_inputs: Density,
+    b_aux: Density,
     constraints: usize,
 }
 
@@ -105,12 +76,14 @@ impl ConstraintSink for Counter {
     }
 
     fn input(&mut self, _: Option<Scalar>) -> Result<(), SynthesisError> {
-        self.inputs.push();
+        self.a_inputs.push();
+        self.b_inputs.push();
         Ok(())
     }
 
     fn aux(&mut self, _: Option<Scalar>) -> Result<(), SynthesisError> {
-        self.aux.push();
+        self.a_aux.push();
+        self.b_aux.push();
         Ok(())
     }
 
@@ -120,10 +93,10 @@ impl ConstraintSink for Counter {
         b: LinearCombination<Scalar>,
         _: LinearCombination<Scalar>,
     ) {
-        for (matrix, terms) in [(A, a), (B, b)] {
-            self.inputs.mark(matrix, terms.iter_inputs());
-            self.aux.mark(matrix, terms.iter_aux());
-        }
+        self.a_inputs.mark(a.iter_inputs());
+        self.a_aux.mark(a.iter_aux());
+        self.b_inputs.mark(b.iter_inputs());
+        self.b_aux.mark(b.iter_aux());
         self.constraints += 1;
     }
 }
