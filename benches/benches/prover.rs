@@ -16,7 +16,7 @@ use bellpepper_core::{Circuit, ConstraintSystem, LinearCombination, SynthesisErr
 use bellperson::groth16::{create_random_proof_batch, Parameters};
 use blstrs::{Bls12, Scalar};
 use cuzk_benches::{machine, median, params_dir, PeakWatch};
-use cuzk_core::circuit::{AnyCircuit, ConstraintSink, Synthesizer};
+use cuzk_core::circuit::{AnyCircuit, ConstraintSink, Matrices, Synthesizer};
 use cuzk_core::device::Unhindered;
 use cuzk_core::memory::{PinnedPool, Plain};
 use cuzk_core::params::{dev, Params};
@@ -176,7 +176,7 @@ fn ours(request: &ProofRequest) -> Result<Run> {
     let started = Instant::now();
     let (proof, times) = threads.install(|| {
         let rng = &mut rand::rngs::OsRng;
-        pipeline::prove(circuit, &srs, &pool, &mut memory, &Unhindered, rng)
+        pipeline::prove(circuit, Matrices::Circuit, &srs, &pool, &mut memory, &Unhindered, rng)
     })?;
     let seconds = started.elapsed().as_secs_f64();
     let (peak_anonymous, peak_resident) = watch.finish();

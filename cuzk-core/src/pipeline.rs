@@ -17,7 +17,8 @@ use ff::Field;
 use group::Group;
 use rand::RngCore;
 
-use crate::circuit::{AnyCircuit, Assignment, Stopped, Synthesized};
+use crate::circuit::compiled::CompiledError;
+use crate::circuit::{self, AnyCircuit, Matrices, Stopped, SynthesizeError, Synthesized};
 use crate::device::cpu::domain::{Domain, DomainTooLarge};
 use crate::device::cpu::msm::{self, Scalars};
 use crate::device::cpu::quotient::quotient;
@@ -59,6 +60,9 @@ pub enum PipelineError {
         /// What there is too much of.
         why: Stopped,
     },
+    /// The compiled circuit cannot be used: prove without, and record it again.
+    #[error(transparent)]
+    Compiled(CompiledError),
     /// No buffer.
     #[error(transparent)]
     Memory(#[from] PoolError),
@@ -169,6 +173,7 @@ pub struct Evaluated {
 /// pool does the work. The proof is not verified here.
 pub fn prove(
     circuit: Box<dyn AnyCircuit>,
+    matrices: Matrices<'_, '_>,
     srs: &Srs,
     pool: &Arc<PinnedPool>,
     memory: &mut Reservation,
@@ -176,19 +181,20 @@ pub fn prove(
     rng: &mut (dyn RngCore + Send),
 ) -> Result<(Proof, StageTimes), PipelineError> {
     let buffers = Buffers::new(srs, |len| pool.scalars(len, memory))?;
-    compute(synthesize(circuit, srs, buffers, checkpoint)?, srs, checkpoint, rng)
+    compute(synthesize(circuit, matrices, srs, buffers, checkpoint)?, srs, checkpoint, rng)
 }
 
 /// The host's part: witness and evaluations, on the calling thread.
 pub fn synthesize(
     circuit: Box<dyn AnyCircuit>,
+    matrices: Matrices<'_, '_>,
     srs: &Srs,
     mut buffers: Buffers,
     checkpoint: &dyn Checkpoint,
 ) -> Result<Evaluated, PipelineError> {
     let started = Instant::now();
     let Buffers { a, b, third, .. } = &mut buffers;
-    let circuit = evaluate(circuit, srs, a, b, &mut third[..srs.l().len()], checkpoint)?;
+    let circuit = evaluate(circuit, matrices, srs, a, b, &mut third[..srs.l().len()], checkpoint)?;
     // Its many small blocks leave the process before the device's scratch comes.
     purge_allocator();
     Ok(Evaluated { buffers, circuit, took: started.elapsed() })
@@ -219,6 +225,7 @@ pub fn compute(
 /// Fills `a`, `b` and `witness`, and sees that the circuit is the parameters' one.
 fn evaluate(
     circuit: Box<dyn AnyCircuit>,
+    matrices: Matrices<'_, '_>,
     srs: &Srs,
     a: &mut [Scalar],
     b: &mut [Scalar],
@@ -230,11 +237,13 @@ fn evaluate(
         Stopped::Interrupted(interrupted) => PipelineError::Interrupted(interrupted),
         why => PipelineError::TooLarge { params: params(), why },
     };
-    let mut sink = Assignment::new(a, b, witness, srs.vk().ic.len(), checkpoint);
-    if let Err(error) = circuit.synthesize_into(&mut sink) {
-        return Err(sink.stopped().map_or(PipelineError::Synthesis(error), stopped));
-    }
-    let synthesized = sink.finish().map_err(stopped)?;
+    let max_inputs = srs.vk().ic.len();
+    let synthesized = circuit::synthesize(circuit, matrices, a, b, witness, max_inputs, checkpoint)
+        .map_err(|error| match error {
+            SynthesizeError::Stopped(why) => stopped(why),
+            SynthesizeError::Circuit(error) => PipelineError::Synthesis(error),
+            SynthesizeError::Compiled(error) => PipelineError::Compiled(error),
+        })?;
     let room = third_len(&srs.header().counts);
     if synthesized.rows > room {
         return Err(stopped(Stopped::TooLarge { what: "constraints", room }));

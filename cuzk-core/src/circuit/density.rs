@@ -18,6 +18,12 @@ impl Density {
         Self { words: Vec::with_capacity(bits.div_ceil(64)), len: 0, ones: 0 }
     }
 
+    /// A bitmap of `len` variables whose words are these; bits beyond `len` are zero.
+    pub(super) fn from_words(words: Vec<u64>, len: usize) -> Self {
+        let ones = words.iter().map(|word| word.count_ones() as usize).sum();
+        Self { words, len, ones }
+    }
+
     /// The next variable, not seen in the matrix yet.
     #[inline]
     pub fn push(&mut self) {

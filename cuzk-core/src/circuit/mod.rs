@@ -6,12 +6,17 @@
 //! count it, fold it at tau, record it) is to write a sink.
 
 mod assignment;
+pub mod compiled;
 mod density;
 mod diagnosis;
+mod synthesis;
+mod witness;
 
-pub use assignment::{Assignment, Stopped, Synthesized};
+pub use assignment::{Assignment, Synthesized};
 pub use density::Density;
 pub use diagnosis::{diagnose, Diagnosis};
+pub use synthesis::{synthesize, Matrices, SynthesizeError};
+pub use witness::{Stopped, Witness};
 
 use bellpepper_core::{
     Circuit, ConstraintSystem, Index, LinearCombination, SynthesisError, Variable,
@@ -23,7 +28,9 @@ pub trait ConstraintSink: Send {
     /// Whether variables need their values; without, a blank circuit will do and its witness
     /// closures are never called.
     fn wants_values(&self) -> bool;
-    /// Whether constraints are needed; without, their closures are never called.
+    /// Whether constraints are needed; without, their closures are never called, and all variables
+    /// are one to the circuit: the linear combinations that it carries along (half the work of a
+    /// synthesis) then stay one term long, and nobody sees them.
     fn wants_constraints(&self) -> bool {
         true
     }
@@ -43,6 +50,8 @@ pub trait ConstraintSink: Send {
         b: LinearCombination<Scalar>,
         c: LinearCombination<Scalar>,
     );
+    /// The next constraint, when not [`wants_constraints`](Self::wants_constraints).
+    fn skip(&mut self) {}
 }
 
 /// A circuit of any type, ready to be synthesised once.
@@ -95,6 +104,10 @@ impl<'a> Synthesizer<'a> {
             Ok(None)
         }
     }
+
+    fn variable(&self, index: Index) -> Variable {
+        Variable(if self.sink.wants_constraints() { index } else { Index::Input(0) })
+    }
 }
 
 impl ConstraintSystem<Scalar> for Synthesizer<'_> {
@@ -109,7 +122,7 @@ impl ConstraintSystem<Scalar> for Synthesizer<'_> {
         let value = self.value(f)?;
         self.sink.aux(value)?;
         self.aux += 1;
-        Ok(Variable(Index::Aux(self.aux - 1)))
+        Ok(self.variable(Index::Aux(self.aux - 1)))
     }
 
     fn alloc_input<F, A, AR>(&mut self, _: A, f: F) -> Result<Variable, SynthesisError>
@@ -121,7 +134,7 @@ impl ConstraintSystem<Scalar> for Synthesizer<'_> {
         let value = self.value(f)?;
         self.sink.input(value)?;
         self.inputs += 1;
-        Ok(Variable(Index::Input(self.inputs - 1)))
+        Ok(self.variable(Index::Input(self.inputs - 1)))
     }
 
     fn enforce<A, AR, LA, LB, LC>(&mut self, _: A, a: LA, b: LB, c: LC)
@@ -132,11 +145,12 @@ impl ConstraintSystem<Scalar> for Synthesizer<'_> {
         LB: FnOnce(LinearCombination<Scalar>) -> LinearCombination<Scalar>,
         LC: FnOnce(LinearCombination<Scalar>) -> LinearCombination<Scalar>,
     {
-        if self.sink.wants_constraints() {
-            let zero = LinearCombination::zero;
-            let c = if self.sink.wants_c() { c(zero()) } else { zero() };
-            self.sink.enforce(a(zero()), b(zero()), c);
+        if !self.sink.wants_constraints() {
+            return self.sink.skip();
         }
+        let zero = LinearCombination::zero;
+        let c = if self.sink.wants_c() { c(zero()) } else { zero() };
+        self.sink.enforce(a(zero()), b(zero()), c);
     }
 
     fn push_namespace<NR, N>(&mut self, _: N)

@@ -7,7 +7,7 @@ use rand::rngs::OsRng;
 
 use super::srs::OpenSrs;
 use super::work::{Admitted, Work, WorkError};
-use crate::circuit;
+use crate::circuit::{self, Matrices};
 use crate::groth16::{self, Proof};
 use crate::memory::PinnedPool;
 use crate::params::{ParamsError, Srs};
@@ -97,7 +97,8 @@ impl Proving {
     ) -> Result<Proof, WorkError> {
         admitted.stage("synthesising");
         let buffers = Buffers::new(srs, |len| admitted.scalars(len))?;
-        let evaluated = pipeline::synthesize(circuit, srs, buffers, admitted.host())?;
+        let evaluated =
+            pipeline::synthesize(circuit, Matrices::Circuit, srs, buffers, admitted.host())?;
         let computed =
             admitted.device(|turn| pipeline::compute(evaluated, srs, turn, &mut OsRng))?;
         let (proof, times) = computed?;

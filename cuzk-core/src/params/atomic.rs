@@ -37,6 +37,7 @@ impl AtomicFile {
         loop {
             checkpoint.check()?;
             let file = OpenOptions::new()
+                .read(true)
                 .write(true)
                 .create(true)
                 .truncate(false)

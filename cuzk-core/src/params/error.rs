@@ -202,7 +202,7 @@ impl ParamsError {
     }
 
     /// For `map_err` on writing `path`, which is to have `needed` bytes.
-    pub(super) fn space(path: impl Into<PathBuf>, needed: u64) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn space(path: impl Into<PathBuf>, needed: u64) -> impl FnOnce(io::Error) -> Self {
         use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         move |source| match source.kind() {
             StorageFull | QuotaExceeded | FileTooLarge => {

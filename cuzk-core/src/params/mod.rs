@@ -4,7 +4,7 @@
 //! file, which it first makes from Filecoin's `.params` where there is none or that is newer. Files
 //! are input like any other: whatever is wrong with one is a [`ParamsError`] that names it.
 
-mod atomic;
+pub(crate) mod atomic;
 mod convert;
 pub mod dev;
 mod error;

@@ -67,6 +67,11 @@ impl Params {
         self.native_dir.join(format!("{stem}.srs"))
     }
 
+    /// Where a circuit's matrices are expected.
+    pub fn compiled_path(&self, stem: &str) -> PathBuf {
+        self.native_dir.join(format!("{stem}.csr"))
+    }
+
     /// Whether the folder is marked as one of insecure development parameters.
     pub fn is_development(&self) -> bool {
         self.dir.join(DEVELOPMENT_MARKER).exists()

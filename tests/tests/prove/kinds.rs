@@ -5,6 +5,7 @@ use std::io::BufReader;
 
 use bellperson::groth16::{prepare_verifying_key, verify_proof, Proof, VerifyingKey};
 use blstrs::{Bls12, Scalar};
+use cuzk_core::circuit::Matrices;
 use cuzk_core::device::Unhindered;
 use cuzk_core::groth16::PROOF_BYTES;
 use cuzk_core::memory::{PinnedPool, Plain};
@@ -89,6 +90,8 @@ fn a_non_interactive_poreps_partition_verifies_with_bellperson() {
     let mut memory = MemoryBudget::new(needs).try_reserve(Ask::new("partition", needs)).unwrap();
     let Partition { circuit, inputs } = request.partition(request.partitions() - 1).unwrap();
     let rng = &mut rand::rngs::OsRng;
-    let (proof, _) = pipeline::prove(circuit, &srs, &pool, &mut memory, &Unhindered, rng).unwrap();
+    let (proof, _) =
+        pipeline::prove(circuit, Matrices::Circuit, &srs, &pool, &mut memory, &Unhindered, rng)
+            .unwrap();
     assert!(bellperson_verifies(&request, &[inputs], &proof.to_bytes()));
 }
