@@ -6,6 +6,7 @@
 //! quotient, whose one more vector (a ∘ b on the rows in use) takes its room. All of them come from
 //! the pool and are paid for by the partition's reservation.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ use crate::device::cpu::quotient::quotient;
 use crate::device::{Checkpoint, Interrupted};
 use crate::groth16::{Proof, Queries};
 use crate::memory::{PinnedPool, PoolError, ScalarBuf};
-use crate::params::{Counts, Srs};
+use crate::params::{Counts, Query, Srs};
 
 /// Host memory that synthesis of one partition needs beside the vectors: its challenges' Merkle
 /// paths, hash states and linear combinations.
@@ -215,7 +216,8 @@ pub fn compute(
     third.truncate(circuit.rows);
     timed(&mut times.quotient, || quotient(&domain, &mut a, b, third, checkpoint))?;
     queries.h = timed(&mut times.h_msm, || {
-        msm::msm_g1(srs.h(), Scalars::all(&a[..srs.h().len()]), checkpoint)
+        let reading = Reading { srs, query: Query::H, checkpoint };
+        msm::msm_g1(srs.h(), Scalars::all(&a[..srs.h().len()]), &reading)
     })?;
 
     let (r, s) = (Scalar::random(&mut *rng), Scalar::random(&mut *rng));
@@ -272,13 +274,34 @@ fn witness_queries(
     let in_b =
         || Scalars::dense(&circuit.inputs, &circuit.b_inputs).then_dense(witness, &circuit.b_aux);
     let in_a = Scalars::all(&circuit.inputs).then_dense(witness, &circuit.a_aux);
+    let reading = |query| Reading { srs, query, checkpoint };
     Ok(Queries {
         h: G1Projective::identity(),
-        l: msm::msm_g1(srs.l(), Scalars::all(witness), checkpoint)?,
-        a: msm::msm_g1(srs.a(), in_a, checkpoint)?,
-        b_g1: msm::msm_g1(srs.b_g1(), in_b(), checkpoint)?,
-        b_g2: msm::msm_g2(srs.b_g2(), in_b(), checkpoint)?,
+        l: msm::msm_g1(srs.l(), Scalars::all(witness), &reading(Query::L))?,
+        a: msm::msm_g1(srs.a(), in_a, &reading(Query::A))?,
+        b_g1: msm::msm_g1(srs.b_g1(), in_b(), &reading(Query::BG1))?,
+        b_g2: msm::msm_g2(srs.b_g2(), in_b(), &reading(Query::BG2))?,
     })
+}
+
+/// A checkpoint that drops the parameters' pages behind the multi-exponentiation that reads them, while
+/// memory is short.
+struct Reading<'a> {
+    srs: &'a Srs,
+    query: Query,
+    checkpoint: &'a dyn Checkpoint,
+}
+
+impl Checkpoint for Reading<'_> {
+    fn check(&self) -> Result<(), Interrupted> {
+        self.checkpoint.check()
+    }
+
+    fn has_read(&self, points: Range<usize>) {
+        if self.checkpoint.is_strained() {
+            self.srs.drop_pages(self.srs.byte_range(self.query, points));
+        }
+    }
 }
 
 fn timed<T>(time: &mut Duration, work: impl FnOnce() -> T) -> T {

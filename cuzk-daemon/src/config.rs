@@ -53,6 +53,14 @@ pub struct SettingFlags {
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_budget: Option<String>,
+    /// Whether the governor sizes budget, concurrency and buffers by the live headroom: on or off
+    #[arg(long, value_name = "on|off")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub governor: Option<String>,
+    /// File to which the governor appends every tick, for `cuzk simulate --replay`; by default none
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub governor_trace: Option<String>,
     /// Memory that requests being received may hold, at least 512MiB
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,6 +105,13 @@ pub struct Settings {
     pub threads: Count,
     /// Memory of jobs and parameters.
     pub memory_budget: Size,
+    /// Whether somebody chose that.
+    #[serde(skip)]
+    pub memory_budget_is_set: bool,
+    /// Whether the governor runs.
+    pub governor: Switch,
+    /// Where it records; empty for nowhere.
+    pub governor_trace: PathBuf,
     /// Memory of requests being received.
     pub request_memory: Size,
     /// Jobs that may wait or run.
@@ -112,6 +127,16 @@ pub struct Settings {
     pub log: String,
     /// Log format.
     pub log_format: LogFormat,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Switch {
+    /// It runs.
+    On,
+    /// It does not.
+    Off,
 }
 
 /// How log lines look.
@@ -132,7 +157,10 @@ impl Settings {
             native_dir: Params::new(&params_dir).native_dir().into(),
             params_dir,
             threads: Count(std::thread::available_parallelism().map_or(1, usize::from)),
-            memory_budget: Size(default_budget().unwrap_or(0)),
+            memory_budget: Size(default_budget().unwrap_or(0) / 10 * 9),
+            memory_budget_is_set: false,
+            governor: Switch::On,
+            governor_trace: PathBuf::new(),
             request_memory: Size(512 << 20),
             max_jobs: Count(256),
             keep_finished: Count(1024),
@@ -257,6 +285,11 @@ impl Config {
             config.settings.native_dir =
                 Params::new(&config.settings.params_dir).native_dir().into();
         }
+        config.settings.memory_budget_is_set = config.source("memory_budget") != DEFAULT;
+        if !config.settings.memory_budget_is_set && config.settings.governor == Switch::On {
+            // The governor keeps its own margin, a measured one.
+            config.settings.memory_budget = Size(default_budget().unwrap_or(0));
+        }
         config.check_ranges()?;
         Ok(config)
     }
@@ -333,12 +366,14 @@ fn names() -> impl Iterator<Item = &'static str> {
 
 impl Settings {
     /// Every setting, in the order of [`SettingFlags`].
-    const NAMES: [&'static str; 12] = [
+    const NAMES: [&'static str; 14] = [
         "listen",
         "params_dir",
         "native_dir",
         "threads",
         "memory_budget",
+        "governor",
+        "governor_trace",
         "request_memory",
         "max_jobs",
         "keep_finished",

@@ -2,7 +2,7 @@
 
 use crate::{
     address::Address,
-    config::Settings,
+    config::{Settings, Switch},
     intake::{Intake, MAX_MESSAGE},
     listen::{self, ListenError, Listener, SocketFile},
     service::Service,
@@ -10,7 +10,12 @@ use crate::{
     wire::proving_engine_server::ProvingEngineServer,
 };
 use cuzk_core::engine::{Engine, EngineConfig, EngineError};
+use cuzk_governor::{
+    setpoints::{Explained, SetpointError},
+    sim::trace,
+};
 use std::{
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -36,9 +41,14 @@ const STREAM_WINDOW: u32 = 64 << 10;
 /// A connection that does not answer for so long is dead.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// Partitions at once before a governor says otherwise: while one computes on all threads, another
+/// Partitions at once before the governor says otherwise: while one computes on all threads, another
 /// synthesises on one.
 const CONCURRENCY: u32 = 2;
+
+/// The threads of a processor are the device's, too: more partitions than that only stand in line.
+fn most_at_once(threads: usize) -> u32 {
+    u32::try_from(threads).unwrap_or(u32::MAX - 1) + 1
+}
 
 /// After the jobs have ended: how long clients may take to fetch the answers.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -61,14 +71,28 @@ pub enum StartError {
     /// It cannot prove.
     #[error("the proving engine does not start: {0}")]
     Engine(#[from] EngineError),
+    /// A setpoint is wrong.
+    #[error(transparent)]
+    Setpoint(#[from] SetpointError),
+    /// It cannot be governed.
+    #[error("the governor does not start: {0}; `--governor off` does without it")]
+    Governor(std::io::Error),
+    /// The governor's trace cannot be written.
+    #[error("governor_trace: {path} cannot be written: {source}")]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
     /// A socket that was opened is not usable.
     #[error("a listening socket failed: {0}")]
     Socket(#[from] std::io::Error),
 }
 
-/// The engine as the settings ask for it.
-pub fn engine_config(settings: &Settings) -> EngineConfig {
-    EngineConfig {
+/// The engine as the settings ask for it, governed if they say so.
+pub fn start_engine(settings: &Settings) -> Result<Arc<Engine>, StartError> {
+    let engine = Engine::start(EngineConfig {
         params_dir: settings.params_dir.clone(),
         native_dir: Some(settings.native_dir.clone()),
         threads: settings.threads.0,
@@ -76,7 +100,21 @@ pub fn engine_config(settings: &Settings) -> EngineConfig {
         memory_budget: settings.memory_budget.0,
         max_jobs: settings.max_jobs.0,
         keep_finished: settings.keep_finished.0,
+    })?;
+    if settings.governor == Switch::On {
+        let mut set = Explained::from_env()?.setpoints;
+        set.max_concurrency = set.max_concurrency.min(most_at_once(settings.threads.0));
+        if settings.memory_budget_is_set {
+            let budget = settings.memory_budget.0;
+            set.limit = Some(set.limit.map_or(budget, |limit| limit.min(budget)));
+        }
+        let trace = &settings.governor_trace;
+        let traced = (!trace.as_os_str().is_empty()).then(|| trace::recorder(trace)).transpose();
+        let observer =
+            traced.map_err(|source| StartError::Trace { path: trace.clone(), source })?;
+        engine.govern(set, observer).map_err(StartError::Governor)?;
     }
+    Ok(engine)
 }
 
 impl Daemon {
@@ -88,7 +126,7 @@ impl Daemon {
             listeners.push(listen::open(address).await?);
         }
         let mut daemon = Daemon {
-            engine: Engine::start(engine_config(settings))?,
+            engine: start_engine(settings)?,
             addresses: Vec::new(),
             servers: JoinSet::new(),
             stop: watch::Sender::new(()),

@@ -12,6 +12,7 @@ use cuzk_core::{
     engine::{Engine, EngineStatus, JobId, JobResult, Outcome, SrsStatus, Submitted, Tier},
     proof::{CircuitId, ProofRequest, RawRequest},
 };
+use cuzk_governor::governor;
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{oneshot, Mutex},
@@ -268,6 +269,37 @@ impl From<EngineStatus> for wire::GetStatusResponse {
             pinned_memory_limit_bytes: status.budget_total,
             memory_reserved_bytes: status.budget_reserved,
             memory_budget_bytes: status.budget_total,
+            governor: status.governor.as_ref().map(Into::into),
+            concurrency: status.concurrency,
+            partitions_running: status.partitions_running,
+            partitions_shed: status.partitions_shed,
+            pool_used_bytes: status.pool.used,
+            pool_idle_bytes: status.pool.idle,
+            pool_provider: status.pool_provider.to_owned(),
+        }
+    }
+}
+
+impl From<&governor::Status> for wire::GovernorStatus {
+    fn from(status: &governor::Status) -> wire::GovernorStatus {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let headroom = &status.headroom;
+        let deed = |deed: &governor::Deed| {
+            let seconds = deed.headroom.at.as_secs_f64();
+            format!("{seconds:.0} s: {:?}", deed.action)
+        };
+        wire::GovernorStatus {
+            ticks: status.ticks,
+            mode: format!("{:?}", status.decision.mode).to_lowercase(),
+            limit_bytes: headroom.limit,
+            usable_bytes: headroom.usable,
+            promised_bytes: headroom.promised,
+            residual_bytes: headroom.residual,
+            margin_bytes: headroom.margin,
+            admissible_bytes: headroom.admissible,
+            time_to_limit_ms: headroom.time_to_limit.map_or(0, millis),
+            stuck_ms: millis(status.stuck),
+            actions: status.deeds.iter().map(deed).collect(),
         }
     }
 }
@@ -275,6 +307,7 @@ impl From<EngineStatus> for wire::GetStatusResponse {
 impl From<&SrsStatus> for wire::SrsStatus {
     fn from(srs: &SrsStatus) -> wire::SrsStatus {
         let tier = match srs.tier {
+            Tier::Hot => wire::srs_status::Tier::Hot,
             Tier::Warm => wire::srs_status::Tier::Warm,
             Tier::Cold => wire::srs_status::Tier::Cold,
         };
@@ -283,6 +316,7 @@ impl From<&SrsStatus> for wire::SrsStatus {
             tier: tier.into(),
             size_bytes: srs.bytes,
             ref_count: u32::try_from(srs.users).unwrap_or(u32::MAX),
+            pinned_bytes: srs.pinned,
         }
     }
 }

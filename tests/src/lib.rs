@@ -1,5 +1,9 @@
 //! What the end-to-end tests share.
 
+/// As in the program itself: partitions' heaps are counted.
+#[global_allocator]
+static ALLOCATOR: cuzk_core::memory::Accounting = cuzk_core::memory::Accounting;
+
 pub mod cgroup;
 pub mod parameters;
 

@@ -5,6 +5,8 @@
 
 pub mod cpu;
 
+use std::ops::Range;
+
 /// Asked between any two chunks of work.
 pub trait Checkpoint: Sync {
     /// Returns when the work may go on; blocks while something more urgent runs.
@@ -12,6 +14,14 @@ pub trait Checkpoint: Sync {
     /// # Errors
     /// [`Interrupted`] when the work was cancelled or shed: drop everything and return it.
     fn check(&self) -> Result<(), Interrupted>;
+
+    /// Whether memory is so short that pages of files are better dropped as soon as they were read.
+    fn is_strained(&self) -> bool {
+        false
+    }
+
+    /// Told by a multi-exponentiation that it will not look at these points again.
+    fn has_read(&self, _points: Range<usize>) {}
 }
 
 /// The work was cancelled or shed at a checkpoint.

@@ -23,7 +23,8 @@ use crate::memory::Account;
 use crate::pipeline::{Footprint, StageTimes};
 use crate::proof::Priority;
 
-/// How long memory is waited for before less urgent partitions are looked at again.
+/// How long a lane sleeps before it looks again whether it has work, or memory, should a wake-up ever be
+/// lost, and whom it could shed.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// How long memory is waited for while nothing runs that could give any back: longer than the slowest
@@ -84,7 +85,7 @@ impl Lane {
     fn next(&self) -> Option<Taken> {
         let mut state = self.shared.state.lock();
         loop {
-            let open = state.may_start(self.priority, self.shared.most_at_once());
+            let open = state.may_start(self.priority);
             let mine = (state.jobs.values_mut())
                 .filter(|job| job.priority == self.priority && !job.stop.is_raised())
                 .filter_map(|job| job.next().map(|partition| (job, partition)));
@@ -106,7 +107,7 @@ impl Lane {
             if state.closing && state.jobs.is_empty() {
                 return None;
             }
-            self.shared.changed.wait(&mut state);
+            self.shared.changed.wait_for(&mut state, LOOK_AGAIN);
         }
     }
 
@@ -230,9 +231,8 @@ fn give_back(shared: &Shared, taken: &Taken, running: &Running, finished: bool) 
 }
 
 impl State {
-    /// Whether a partition of this priority may be started now, as far as numbers go. Critical ones
-    /// are not counted among the `most`.
-    fn may_start(&self, priority: Priority, most: u32) -> bool {
+    /// Whether a partition of this priority may be started now, as far as numbers go.
+    fn may_start(&self, priority: Priority) -> bool {
         let is_critical = |running: &&Arc<Running>| running.priority == Priority::Critical;
         let critical = self.running.iter().filter(is_critical).count();
         if priority == Priority::Critical {
@@ -246,7 +246,7 @@ impl State {
                 && !job.stop.is_raised()
                 && job.next().is_some()
         });
-        !waits && running + more_urgent < most as usize
+        !waits && running + more_urgent < self.concurrency as usize
     }
 }
 

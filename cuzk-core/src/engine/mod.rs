@@ -24,13 +24,12 @@ mod work;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cuzk_governor::budget::{Ask, MemoryBudget};
-use cuzk_governor::governor::{Governor, Observer, Parts};
+use cuzk_governor::governor::{Governor, Observer, Parts, Plant};
 use cuzk_governor::sensor::kernel::KernelSensor;
 use cuzk_governor::sensor::pressure::Trigger;
 use cuzk_governor::sensor::resolve::Root;
@@ -43,7 +42,7 @@ pub use srs::{SrsStatus, Tier};
 pub use status::{EngineStatus, QueueStatus, RunningJob};
 pub use work::{Admitted, Work, WorkError};
 
-use crate::memory::{PinnedPool, Plain};
+use crate::memory::{best_provider, PinnedPool};
 use crate::params::{Params, ParamsError};
 use crate::pipeline::{Footprint, StageTimes};
 use crate::proof::{CircuitId, Priority, ProofKind, ProofRequest};
@@ -56,6 +55,9 @@ use turnstile::{StopFlag, Turnstile};
 
 /// Bytes of one pool chunk.
 const CHUNK_BYTES: usize = 4 << 20;
+
+/// How long a governor may take to end.
+const LAST_ORDERS: Duration = Duration::from_secs(2);
 
 /// How long the governor's first decision is waited for, beyond a tick.
 const FIRST_DECISION: Duration = Duration::from_secs(5);
@@ -167,7 +169,6 @@ struct Shared {
     /// The device's threads, a pool a priority: one that was overtaken stands still with work in its
     /// threads.
     threads: Vec<ThreadPool>,
-    concurrency: AtomicU32,
     governor: Mutex<Option<Governor>>,
     state: Mutex<State>,
     /// A job came, ended, or the engine closes.
@@ -182,11 +183,14 @@ struct State {
     /// The latest attempt of each request id.
     by_request: HashMap<String, Attempt>,
     running: Vec<Arc<Running>>,
+    /// Partitions that may run at once, critical ones not counted.
+    concurrency: u32,
     /// Whether the lane of a priority waits for memory.
     admitting: [bool; Priority::ALL.len()],
     /// Numbers partitions as they are started.
     next_run: u64,
     partitions_done: u64,
+    sheds: u64,
     /// While jobs are refused for their size: the most that a partition can have.
     possible: Option<u64>,
     body_bytes: u64,
@@ -234,7 +238,7 @@ impl Engine {
         }
         // Twice the budget: a run of chunks can be found although others lie in between.
         let space = config.memory_budget.saturating_mul(2).max(1 << 30);
-        let pool = PinnedPool::new(space, CHUNK_BYTES, Box::new(Plain))
+        let pool = PinnedPool::new(space, CHUNK_BYTES, best_provider())
             .map_err(|source| EngineError::AddressSpace { asked: space, source })?;
         let mut params = Params::new(&config.params_dir);
         if let Some(native_dir) = &config.native_dir {
@@ -252,9 +256,8 @@ impl Engine {
             learned,
             turnstile: Turnstile::default(),
             threads: device_threads(config.threads)?,
-            concurrency: AtomicU32::new(config.concurrency),
             governor: Mutex::default(),
-            state: Mutex::default(),
+            state: Mutex::new(State { concurrency: config.concurrency, ..State::default() }),
             changed: Condvar::new(),
             config,
         });
@@ -280,7 +283,7 @@ impl Engine {
             sensor: Box::new(sensor),
             alarm: Box::new(alarm),
             budget: self.shared.budget.clone(),
-            plant: Arc::clone(&self.shared) as _,
+            plant: self.plant(),
             setpoints,
             observer,
         })?;
@@ -447,11 +450,21 @@ impl Engine {
         for lane in self.lanes.lock().drain(..) {
             let _ = lane.join();
         }
+        let governor = shared.governor.lock().take();
+        let stopped = governor.map(|governor| governor.stop(Instant::now() + LAST_ORDERS));
+        if let Some(Err(error)) = stopped {
+            tracing::warn!(%error, "governor.left_behind");
+        }
     }
 
     /// A look at everything.
     pub fn status(&self) -> EngineStatus {
         status::read(&self.shared)
+    }
+
+    /// The engine as a governor sees it: for who governs it otherwise than by [`Engine::govern`].
+    pub fn plant(&self) -> Arc<dyn Plant> {
+        Arc::clone(&self.shared) as _
     }
 
     /// The ledger of all memory.
@@ -482,16 +495,12 @@ impl Ended {
 }
 
 impl Shared {
-    fn most_at_once(&self) -> u32 {
-        self.concurrency.load(Ordering::Relaxed)
-    }
-
     fn check_it_can_ever_fit(
         &self,
         work: &dyn Work,
         predicted: Footprint,
     ) -> Result<(), SubmitError> {
-        let total = self.config.memory_budget;
+        let total = self.config.memory_budget.max(self.budget.usage().total);
         let never =
             |what: String, needs, has| Err(SubmitError::NeverFits { what, needs, has, total });
         let possible = self.state.lock().possible.unwrap_or(u64::MAX);
@@ -632,10 +641,12 @@ impl Shared {
             job.timings.add(times);
         }
         let mut past = job.past(partition);
+        let mut shed = false;
         job.parts[partition] = match result {
             Ok(result) => Part::Done(result),
             Err(WorkError::Interrupted(_)) if !job.stop.is_raised() => {
                 past.sheds += 1;
+                shed = true;
                 job.stage = "shed";
                 tracing::info!(job = %job_id, partition, sheds = past.sheds, "partition.shed");
                 metrics::counter!("cuzk_partitions_shed_total").increment(1);
@@ -655,6 +666,7 @@ impl Shared {
         };
         let ending = job.ending().map(|result| (result, job.timings));
         state.partitions_done += u64::from(done);
+        state.sheds += u64::from(shed);
         let ended = ending.map(|(result, timings)| self.end(&mut state, job_id, result, timings));
         drop(state);
         self.changed.notify_all();

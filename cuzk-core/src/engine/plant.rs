@@ -3,7 +3,7 @@
 //! Both come from the governor's hands, so they may take some milliseconds, and the report is also the
 //! place where ledger and kernel are reconciled and the pool is brought nearer its target.
 
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use cuzk_governor::governor::Plant;
 use cuzk_governor::policy::{Action, Workload};
@@ -11,6 +11,9 @@ use cuzk_governor::policy::{Action, Workload};
 use super::work::WorkError;
 use super::Shared;
 use crate::proof::Priority;
+
+/// How long mapped pages are dropped behind their reader after an order to drop file cache.
+const STRAIN: Duration = Duration::from_secs(10);
 
 impl Plant for Shared {
     fn workload(&self, into: &mut Workload) {
@@ -21,7 +24,7 @@ impl Plant for Shared {
             running.report();
             into.running.push(running.view());
         }
-        into.concurrency = self.most_at_once();
+        into.concurrency = state.concurrency;
         into.finished = state.partitions_done;
         let unfinished: usize = state.jobs.values().map(|job| job.unfinished()).sum();
         into.waiting = unfinished.saturating_sub(state.running.len()) as u32;
@@ -37,7 +40,7 @@ impl Plant for Shared {
     fn apply(&self, action: Action) {
         match action {
             Action::Concurrency(most) => {
-                self.concurrency.store(most.max(1), Ordering::Relaxed);
+                self.state.lock().concurrency = most.max(1);
                 self.changed.notify_all();
             }
             Action::Shed(id) => self.shed(id),
@@ -48,10 +51,12 @@ impl Plant for Shared {
             Action::Accept => self.state.lock().possible = None,
             Action::PinSrs(bytes) => self.prover.params.pin(bytes, &self.budget),
             Action::UnpinSrs(bytes) => self.prover.params.unpin(bytes),
-            Action::DropFileCache(bytes) => self.prover.params.drop_cache(bytes),
-            Action::EvictCircuits(bytes) => self.prover.params.evict_circuits(bytes),
-            // The governor's own hands do it.
-            Action::PurgeAllocator => {}
+            Action::DropFileCache(_) => {
+                self.prover.params.drop_cache();
+                self.turnstile.strain(STRAIN);
+            }
+            // There are none, and the governor's own hands purge the allocator.
+            Action::EvictCircuits(_) | Action::PurgeAllocator => {}
         }
     }
 }

@@ -1,20 +1,35 @@
-//! The parameters that are open, each mapped once, shared by the proofs that read it.
+//! The parameters that are open: each mapped once, shared by the proofs that read it, and pinned in
+//! slices as far as the governor grants it.
+//!
+//! A mapped file's pages are the kernel's to reclaim and are in no budget. A pinned slice is in the
+//! budget from before it is read until it is the kernel's again. WinningPoSt's parameters are pinned
+//! first and given up only when they are evicted: it has no time to read them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use cuzk_governor::budget::MemoryBudget;
+use cuzk_governor::budget::{Ask, MemoryBudget, Reservation};
 use cuzk_governor::policy::Workload;
 use parking_lot::Mutex;
 
 use crate::device::Checkpoint;
 use crate::params::{Counts, Params, ParamsError, Srs};
-use crate::proof::CircuitId;
+use crate::proof::{CircuitId, ProofKind};
+
+/// Bytes pinned or unpinned together: what one more copy would ever be too much by.
+const SLICE: usize = 32 << 20;
+/// Pinned for one order at most: reading it from disk keeps the governor's hands for so long.
+const AN_ORDER: u64 = 256 << 20;
 
 /// How ready a circuit's parameters are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tier {
-    /// Mapped: the kernel may reclaim their pages, and reads them again when they are used.
+    /// Pinned whole.
+    Hot,
+    /// Mapped, perhaps pinned in part: the kernel may reclaim the other pages, and reads them again
+    /// when they are used.
     Warm,
     /// A native file on disk, not open.
     Cold,
@@ -29,23 +44,79 @@ pub struct SrsStatus {
     pub tier: Tier,
     /// Bytes of the native file.
     pub bytes: u64,
+    /// Bytes of it that are pinned.
+    pub pinned: u64,
     /// Proofs that use them now.
     pub users: usize,
 }
 
 pub(super) struct OpenSrs {
     params: Params,
-    open: Mutex<BTreeMap<CircuitId, Arc<Srs>>>,
+    open: Mutex<BTreeMap<CircuitId, Arc<Opened>>>,
+    /// The kernel allows no pinning.
+    refused: AtomicBool,
+}
+
+/// One circuit's parameters, and what pays for their pinned slices: the first so many.
+struct Opened {
+    circuit: CircuitId,
+    /// Dropped first: its pages are unpinned when their reservations end.
+    srs: Arc<Srs>,
+    pinned: Mutex<Vec<Reservation>>,
+}
+
+impl Opened {
+    fn users(&self) -> usize {
+        Arc::strong_count(&self.srs) - 1
+    }
+
+    fn bytes(&self) -> u64 {
+        self.srs.size_bytes()
+    }
+
+    /// The bytes of slice `i`; empty beyond the end.
+    fn slice(&self, i: usize) -> Range<usize> {
+        let end = self.bytes() as usize;
+        (i * SLICE).min(end)..((i + 1) * SLICE).min(end)
+    }
+
+    fn pinned(&self) -> u64 {
+        self.slice(self.pinned.lock().len()).start as u64
+    }
+
+    fn is_winning(&self) -> bool {
+        self.circuit.kind == ProofKind::WinningPost
+    }
+
+    /// Pins one more slice; its bytes, 0 when there is none, or no memory for it.
+    fn pin(&self, budget: &MemoryBudget) -> std::io::Result<u64> {
+        let mut pinned = self.pinned.lock();
+        let slice = self.slice(pinned.len());
+        let bytes = slice.len() as u64;
+        let Ok(mut memory) = budget.try_reserve(Ask::new("srs", bytes)) else { return Ok(0) };
+        self.srs.pin(slice)?;
+        memory.report_resident(bytes);
+        pinned.push(memory);
+        Ok(bytes)
+    }
+
+    /// Unpins the last slice; its bytes, 0 when there is none.
+    fn unpin(&self) -> std::io::Result<u64> {
+        let mut pinned = self.pinned.lock();
+        let Some(last) = pinned.len().checked_sub(1) else { return Ok(0) };
+        self.srs.unpin(self.slice(last))?;
+        Ok(pinned.pop().map_or(0, |memory| memory.bytes()))
+    }
 }
 
 impl OpenSrs {
     pub fn new(params: Params) -> Self {
-        Self { params, open: Mutex::default() }
+        Self { params, open: Mutex::default(), refused: AtomicBool::new(false) }
     }
 
     /// The circuit's parameters if they are open.
     pub fn opened(&self, circuit: CircuitId) -> Option<Arc<Srs>> {
-        self.open.lock().get(&circuit).cloned()
+        self.open.lock().get(&circuit).map(|opened| Arc::clone(&opened.srs))
     }
 
     /// Opens them, converting Filecoin's file first where there is no native one.
@@ -60,7 +131,8 @@ impl OpenSrs {
         // Without the lock: a conversion takes minutes. Two that open at once get one file, mapped
         // twice for as long as the loser's proof lasts.
         let srs = Arc::new(self.params.open(&circuit, &mut |_| {}, checkpoint)?);
-        Ok(Arc::clone(self.open.lock().entry(circuit).or_insert(srs)))
+        let opened = Arc::new(Opened { circuit, srs, pinned: Mutex::default() });
+        Ok(Arc::clone(&self.open.lock().entry(circuit).or_insert(opened).srs))
     }
 
     /// How many points a circuit's parameters have, from the file's header.
@@ -74,47 +146,93 @@ impl OpenSrs {
     /// Closes them unless a proof uses them. Returns the bytes unmapped.
     pub fn close(&self, circuit: CircuitId) -> Option<u64> {
         let mut open = self.open.lock();
-        let srs = open.get(&circuit).filter(|srs| Arc::strong_count(srs) == 1)?;
-        let bytes = srs.size_bytes();
+        let opened = open.get(&circuit).filter(|opened| opened.users() == 0)?;
+        let bytes = opened.bytes();
         open.remove(&circuit);
         Some(bytes)
     }
 
-    /// Tells the governor what could be given up or pinned.
-    pub fn report(&self, into: &mut Workload) {
-        into.idle_circuits = 0;
-        into.idle_srs = 0;
-        into.unpinned_srs = 0;
-        into.file_cache = 0;
+    /// Those that are open, WinningPoSt's first.
+    fn all(&self) -> Vec<Arc<Opened>> {
+        let mut all: Vec<_> = self.open.lock().values().cloned().collect();
+        all.sort_by_key(|opened| (!opened.is_winning(), opened.circuit));
+        all
     }
 
-    /// Pins up to so many bytes.
-    pub fn pin(&self, _bytes: u64, _budget: &MemoryBudget) {}
+    /// Tells the governor what could be given up or pinned.
+    pub fn report(&self, into: &mut Workload) {
+        (into.idle_circuits, into.idle_srs, into.unpinned_srs, into.file_cache) = (0, 0, 0, 0);
+        for opened in self.all() {
+            let (bytes, pinned) = (opened.bytes(), opened.pinned());
+            if !opened.is_winning() {
+                into.idle_srs += pinned;
+            }
+            if !self.refused.load(Ordering::Relaxed) {
+                into.unpinned_srs += bytes - pinned;
+            }
+            into.file_cache += bytes - pinned;
+        }
+    }
 
-    /// Unpins up to so many bytes.
-    pub fn unpin(&self, _bytes: u64) {}
+    /// Pins up to so many bytes, WinningPoSt's first.
+    pub fn pin(&self, bytes: u64, budget: &MemoryBudget) {
+        let mut left = bytes.min(AN_ORDER);
+        for opened in self.all() {
+            while left >= SLICE as u64 || opened.bytes() - opened.pinned() <= left {
+                match opened.pin(budget) {
+                    Ok(0) => break,
+                    Ok(bytes) => left = left.saturating_sub(bytes),
+                    Err(error) => {
+                        let limit = "RLIMIT_MEMLOCK (`ulimit -l`) or CAP_IPC_LOCK";
+                        tracing::warn!(%error, limit, "srs.not_pinned");
+                        return self.refused.store(true, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+    }
 
-    /// Drops up to so many bytes of page cache.
-    pub fn drop_cache(&self, _bytes: u64) {}
+    /// Unpins at least so many bytes as far as there are, the least urgent first, WinningPoSt's never.
+    pub fn unpin(&self, bytes: u64) {
+        let mut left = bytes;
+        for opened in self.all().iter().rev().filter(|opened| !opened.is_winning()) {
+            while left > 0 {
+                match opened.unpin() {
+                    Ok(0) => break,
+                    Ok(bytes) => left = left.saturating_sub(bytes),
+                    Err(error) => {
+                        tracing::warn!(%error, circuit = %opened.circuit, "srs.not_unpinned");
+                        break;
+                    }
+                }
+            }
+        }
+    }
 
-    /// Lets go of up to so many bytes of compiled circuits.
-    pub fn evict_circuits(&self, _bytes: u64) {}
+    /// Drops the page cache of parameters that no proof uses.
+    pub fn drop_cache(&self) {
+        for opened in self.all().iter().filter(|opened| opened.users() == 0) {
+            opened.srs.drop_pages(opened.pinned() as usize..opened.bytes() as usize);
+        }
+    }
 
     /// Everything that is open, and every native file that is not.
     pub fn status(&self) -> Vec<SrsStatus> {
-        let opened: Vec<SrsStatus> = (self.open.lock().iter())
-            .map(|(circuit, srs)| SrsStatus {
-                circuit: *circuit,
-                tier: Tier::Warm,
-                bytes: srs.size_bytes(),
-                users: Arc::strong_count(srs) - 1,
-            })
-            .collect();
-        let mut all = opened.clone();
-        for circuit in CircuitId::all().filter(|c| !opened.iter().any(|srs| srs.circuit == *c)) {
+        let tell = |opened: &Arc<Opened>| {
+            let (circuit, bytes, pinned) = (opened.circuit, opened.bytes(), opened.pinned());
+            let tier = if pinned == bytes { Tier::Hot } else { Tier::Warm };
+            SrsStatus { circuit, tier, bytes, pinned, users: opened.users() }
+        };
+        let mut all: Vec<_> = self.all().iter().map(tell).collect();
+        let opened = all.len();
+        for circuit in CircuitId::all() {
             let Ok(stem) = circuit.file_stem() else { continue };
+            if all[..opened].iter().any(|srs| srs.circuit == circuit) {
+                continue;
+            }
             if let Ok(file) = std::fs::metadata(self.params.native_path(&stem)) {
-                all.push(SrsStatus { circuit, tier: Tier::Cold, bytes: file.len(), users: 0 });
+                let (tier, bytes) = (Tier::Cold, file.len());
+                all.push(SrsStatus { circuit, tier, bytes, pinned: 0, users: 0 });
             }
         }
         all

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use cuzk_governor::governor::{self, Governor};
+
 use super::{JobId, Shared, SrsStatus};
 use crate::memory::PoolStatus;
 use crate::proof::ProofKind;
@@ -31,6 +33,14 @@ pub struct EngineStatus {
     pub budget_total: u64,
     /// Bytes that are.
     pub budget_reserved: u64,
+    /// Partitions that may run at once, critical ones not counted.
+    pub concurrency: u32,
+    /// Partitions that run.
+    pub partitions_running: u32,
+    /// Partitions that were shed since the start.
+    pub partitions_shed: u64,
+    /// What the governor is about, if there is one.
+    pub governor: Option<governor::Status>,
 }
 
 /// One kind's jobs.
@@ -72,6 +82,8 @@ pub(super) fn read(shared: &Shared) -> EngineStatus {
         age: job.accepted.elapsed(),
     });
     let (running, completed, failed) = (running.collect(), state.completed, state.failed);
+    let (partitions_running, partitions_shed) = (state.running.len() as u32, state.sheds);
+    let concurrency = state.concurrency;
     drop(state);
     EngineStatus {
         device: format!("CPU, {} threads", shared.config.threads),
@@ -85,5 +97,9 @@ pub(super) fn read(shared: &Shared) -> EngineStatus {
         pool_provider: shared.pool.provider(),
         budget_total: usage.total,
         budget_reserved: usage.reserved,
+        concurrency,
+        partitions_running,
+        partitions_shed,
+        governor: shared.governor.lock().as_ref().map(Governor::status),
     }
 }

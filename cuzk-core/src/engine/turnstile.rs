@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -50,6 +50,9 @@ pub struct Turnstile {
     moved: Condvar,
     /// The first in line, packed, or [`PAUSE`]: read without the lock at every checkpoint.
     first: AtomicU64,
+    /// See [`Turnstile::strain`]; milliseconds since `start`.
+    strained_until: AtomicU64,
+    start: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -89,7 +92,13 @@ impl StopFlag {
 
 impl Default for Turnstile {
     fn default() -> Self {
-        Self { line: Mutex::default(), moved: Condvar::new(), first: AtomicU64::new(NOBODY) }
+        Self {
+            line: Mutex::default(),
+            moved: Condvar::new(),
+            first: AtomicU64::new(NOBODY),
+            strained_until: AtomicU64::new(0),
+            start: Instant::now(),
+        }
     }
 }
 
@@ -112,6 +121,17 @@ impl Turnstile {
             held: AtomicBool::new(true),
             stepping: Mutex::new(()),
         })
+    }
+
+    /// Has those who read mapped files drop what they have read, for so long.
+    pub fn strain(&self, lasts: Duration) {
+        let until = (self.start.elapsed() + lasts).as_millis() as u64;
+        self.strained_until.fetch_max(until, Ordering::Relaxed);
+    }
+
+    fn is_strained(&self) -> bool {
+        let until = self.strained_until.load(Ordering::Relaxed);
+        until > 0 && (self.start.elapsed().as_millis() as u64) < until
     }
 
     /// Wakes everyone in line to look at their stop flags.
@@ -243,6 +263,10 @@ impl Checkpoint for Turn<'_> {
         self.held.store(true, Ordering::Release);
         Ok(())
     }
+
+    fn is_strained(&self) -> bool {
+        self.turnstile.is_strained()
+    }
 }
 
 impl Turn<'_> {
@@ -266,7 +290,6 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
     use std::thread;
-    use std::time::Instant;
 
     fn until(what: &str, condition: impl Fn() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(10);

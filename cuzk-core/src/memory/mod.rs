@@ -7,4 +7,4 @@ mod provider;
 
 pub use account::{tune_allocator, Account, Accounting};
 pub use pool::{PinnedPool, PoolError, PoolStatus, ScalarBuf};
-pub use provider::{Mlocked, PageProvider, Plain};
+pub use provider::{best_provider, Mlocked, PageProvider, Plain};

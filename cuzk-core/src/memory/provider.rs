@@ -98,6 +98,25 @@ impl PageProvider for Mlocked {
     }
 }
 
+/// Where buffers come from on this machine: locked memory where there is swap that could take them and
+/// the kernel allows it, ordinary memory elsewhere.
+pub fn best_provider() -> Box<dyn PageProvider> {
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    if swaps.lines().count() > 1 && may_lock() {
+        Box::new(Mlocked)
+    } else {
+        Box::new(Plain)
+    }
+}
+
+/// Whether this process may lock as much as it likes.
+fn may_lock() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writing.
+    let told = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    told == 0 && limit.rlim_cur == libc::RLIM_INFINITY
+}
+
 fn check(result: libc::c_int) -> io::Result<()> {
     if result == 0 {
         Ok(())

@@ -11,6 +11,7 @@
 
 use std::{
     fs::File,
+    io,
     ops::Range,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
@@ -19,7 +20,7 @@ use std::{
 
 use blake3::Hash;
 use blstrs::{G1Affine, G2Affine};
-use memmap2::{Advice, Mmap, UncheckedAdvice};
+use memmap2::{Mmap, UncheckedAdvice};
 
 use super::{
     filecoin::{parse_vk, Digest, Stamp},
@@ -313,56 +314,74 @@ impl Srs {
         &self.path
     }
 
-    /// Asks the kernel to read these points ahead. Only a hint: whatever it answers, the points can
-    /// be used.
-    pub fn prefetch(&self, query: Query, points: Range<usize>) {
-        let range = self.byte_range(query, points);
-        if let Err(error) = self.map.advise_range(Advice::WillNeed, range.start, range.len()) {
-            tracing::debug!(%error, "srs prefetch refused");
-        }
+    /// Reads `bytes` (a range of the file, in whole pages) and keeps them in memory until
+    /// [`Srs::unpin`].
+    ///
+    /// # Errors
+    /// The kernel's answer: mostly that RLIMIT_MEMLOCK does not allow it.
+    pub fn pin(&self, bytes: Range<usize>) -> io::Result<()> {
+        let bytes = self.within(bytes);
+        // SAFETY: a range of the live mapping; locking changes no byte of it.
+        check(unsafe { libc::mlock(self.map[bytes.clone()].as_ptr().cast(), bytes.len()) })
     }
 
-    /// Takes these points' pages out of the process and of the page cache; they are read again when
-    /// used again. Only a hint, like [`Srs::prefetch`]. Pages that other points share stay.
-    pub fn drop_behind(&self, query: Query, points: Range<usize>) {
-        let Range { start, end } = self.byte_range(query, points);
-        let page = PAGE as usize;
-        let (start, end) = (start.next_multiple_of(page), end / page * page);
-        if start >= end {
-            return;
-        }
+    /// Leaves these bytes to the kernel again.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn unpin(&self, bytes: Range<usize>) -> io::Result<()> {
+        let bytes = self.within(bytes);
+        // SAFETY: as above.
+        check(unsafe { libc::munlock(self.map[bytes.clone()].as_ptr().cast(), bytes.len()) })
+    }
+
+    /// Takes these bytes' pages out of the process and of the page cache, unless they are pinned; they
+    /// are read again when used again. Only a wish, whatever the kernel makes of it.
+    pub fn drop_pages(&self, bytes: Range<usize>) {
+        let bytes = self.within(bytes);
         // SAFETY: dropping pages of a shared file mapping that is never written loses nothing: a
         // later access reads the same bytes from the file.
         let unmapped = unsafe {
-            self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start)
+            self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, bytes.start, bytes.len())
         };
+        let (start, length) = (bytes.start as libc::off_t, bytes.len() as libc::off_t);
         // SAFETY: only takes integers; the descriptor is open as long as `self` is.
         let dropped = unsafe {
-            libc::posix_fadvise(
-                self.file.as_raw_fd(),
-                start as libc::off_t,
-                (end - start) as libc::off_t,
-                libc::POSIX_FADV_DONTNEED,
-            )
+            libc::posix_fadvise(self.file.as_raw_fd(), start, length, libc::POSIX_FADV_DONTNEED)
         };
         if unmapped.is_err() || dropped != 0 {
             tracing::debug!(?unmapped, dropped, "srs drop refused");
         }
     }
 
-    fn points<P: Point>(&self, query: Query) -> &[P] {
-        // Sections lie on pages and are whole points long: `Header::decode` saw to that.
-        from_bytes(bytes_of(&self.map, self.header.extent(query))).unwrap_or(&[])
-    }
-
-    /// Where points lie in the file; what is beyond the section's end is left out.
-    fn byte_range(&self, query: Query, points: Range<usize>) -> Range<usize> {
+    /// Where points lie in the file, in bytes; what is beyond the section's end is left out.
+    pub fn byte_range(&self, query: Query, points: Range<usize>) -> Range<usize> {
         let extent = self.header.extent(query);
         let at = |point: usize| {
             let inside = (point as u64).saturating_mul(query.point_bytes()).min(extent.bytes);
             (extent.offset + inside) as usize
         };
         at(points.start)..at(points.end).max(at(points.start))
+    }
+
+    /// Whole pages inside the file.
+    fn within(&self, bytes: Range<usize>) -> Range<usize> {
+        let page = PAGE as usize;
+        let end = bytes.end.min(self.map.len());
+        (bytes.start / page * page).min(end)..end
+    }
+
+    fn points<P: Point>(&self, query: Query) -> &[P] {
+        // Sections lie on pages and are whole points long: `Header::decode` saw to that.
+        from_bytes(bytes_of(&self.map, self.header.extent(query))).unwrap_or(&[])
+    }
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 

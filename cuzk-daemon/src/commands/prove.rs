@@ -7,7 +7,7 @@ use crate::{
     config::Settings,
     file::write_atomically,
     progress::Stages,
-    server::engine_config,
+    server::start_engine,
     service::answer,
     wire::{self, await_proof_response::Status as Ended},
 };
@@ -103,7 +103,7 @@ fn here(
     request: wire::SubmitProofRequest,
 ) -> Result<wire::AwaitProofResponse, CommandError> {
     let request = ProofRequest::parse(&RawRequest::from(request))?;
-    let engine = Engine::start(engine_config(settings))?;
+    let engine = start_engine(settings)?;
     let submitted = engine.submit(request).map_err(|e| CommandError::Failed(e.to_string()))?;
     block_on(follow(&engine, &submitted.job_id))
 }

@@ -100,7 +100,7 @@ async fn metrics_are_prometheus_text() {
     let text = text.prometheus_text;
     for line in [
         "# TYPE cuzk_memory_budget_bytes gauge",
-        "cuzk_memory_budget_bytes 4294967296",
+        "# TYPE cuzk_governor_usable_bytes gauge",
         "cuzk_queue_jobs{kind=\"porep\",state=\"pending\"} 0",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");

@@ -5,6 +5,7 @@
 //! mutex, taken by [`turn`].
 
 mod engine;
+mod governed;
 mod kinds;
 mod memory;
 

@@ -51,7 +51,7 @@ fn seconds(output: &std::process::Output) -> Option<f64> {
 }
 
 /// Has the kernel forget the parameters' pages.
-fn drop_page_cache() {
+pub fn drop_page_cache() {
     let kind = ProofKind::PorepSealCommit;
     let params = Params::new(parameters::development(&[kind]));
     let circuit = CircuitId { kind, sector_size: SectorSize::KiB2 };

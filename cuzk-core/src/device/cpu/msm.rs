@@ -11,6 +11,7 @@ mod adder;
 mod ifma;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
+mod pages;
 mod portable;
 mod scalars;
 #[cfg(test)]

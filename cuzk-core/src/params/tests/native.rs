@@ -137,18 +137,28 @@ fn a_native_file_of_another_circuit_is_refused_at_open() {
     assert!(message.contains("circuit v28-toy-200 where circuit v28-other"), "{message}");
 }
 
+/// Whether the page of a mapped point is in memory.
+fn is_resident(point: &G1Affine) -> bool {
+    let page = (point as *const G1Affine as usize) / 4096 * 4096;
+    let mut told = 0u8;
+    // SAFETY: one byte for one page of a live mapping.
+    assert_eq!(unsafe { libc::mincore(page as *mut libc::c_void, 4096, &mut told) }, 0);
+    told & 1 == 1
+}
+
 #[test]
-fn dropped_and_prefetched_points_are_still_the_same() {
+fn pinned_unpinned_and_dropped_points_are_still_the_same() {
     let case = case();
     let srs = Srs::open(&case.path, &case.stem).unwrap();
     let before = srs.h().to_vec();
-    srs.drop_behind(Query::H, 0..before.len());
-    srs.prefetch(Query::H, 0..before.len());
-    // Beyond the end, empty and reversed ranges are hints like any other.
-    srs.drop_behind(Query::BG2, 10..usize::MAX);
-    srs.prefetch(Query::BG2, usize::MAX..usize::MAX);
-    #[allow(clippy::reversed_empty_ranges)]
-    srs.drop_behind(Query::A, 9..3);
+    srs.pin(0..usize::MAX).unwrap();
+    srs.unpin(0..usize::MAX).unwrap();
+    srs.drop_pages(srs.byte_range(Query::H, 0..before.len()));
+    assert!(!is_resident(&srs.h()[before.len() / 2]), "dropped, and still here");
+    srs.drop_pages(0..usize::MAX);
+    // Beyond the end and empty ranges are wishes like any other.
+    srs.drop_pages(usize::MAX..usize::MAX);
+    srs.pin(usize::MAX..usize::MAX).unwrap();
     assert_eq!(srs.h(), before);
     case.verify().unwrap();
 }

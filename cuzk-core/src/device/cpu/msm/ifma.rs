@@ -7,6 +7,7 @@
 
 use super::adder::{Adder, Addition, Point, Term};
 use super::lanes::{from_blst, to_blst};
+use super::pages;
 use super::scalars::{is_full, Scalars};
 use crate::device::cpu::fp52::{self, Fp52};
 use crate::device::{Checkpoint, Interrupted};
@@ -216,7 +217,7 @@ pub(super) fn msm<A: Affine<D>, const D: usize>(
     let spares = Mutex::default();
     let mut ones = A::Projective::identity();
     let mut block = Vec::with_capacity(CHUNK.min(points.len()));
-    for points in points.chunks(CHUNK) {
+    for points in pages::chunks(points, CHUNK, checkpoint) {
         scalars.fill(&mut block);
         let parts = count_full(&block);
         if chunk.len + parts.iter().sum::<usize>() > CHUNK {

@@ -1,6 +1,6 @@
 //! The path for every processor: blst's Pippenger, a tile (one window of one chunk) a task.
 
-use super::Scalars;
+use super::{pages, Scalars};
 use crate::device::{Checkpoint, Interrupted};
 use blst::*;
 use blstrs::{G1Affine, G1Projective, G2Affine, G2Projective, Scalar};
@@ -97,7 +97,7 @@ pub(super) fn msm<C: Blst>(
     let chunk = C::CHUNK.min(points.len());
     let mut block = Vec::with_capacity(chunk);
     let mut total = C::Projective::identity();
-    for points in points.chunks(chunk.max(1)) {
+    for points in pages::chunks(points, chunk.max(1), checkpoint) {
         checkpoint.check()?;
         scalars.fill(&mut block);
         let (ones, points, scalars) = classify::<C>(points, &block);
