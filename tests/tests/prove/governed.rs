@@ -73,7 +73,9 @@ fn the_report_tells_what_runs_what_waits_and_what_each_would_free() {
     let seen = workload(&engine);
     assert_eq!((seen.running.len(), seen.waiting, seen.concurrency), (1, 2, 1), "{seen:?}");
     let partition = seen.running[0];
-    assert_eq!(partition.held + partition.to_come, engine.budget().usage().reserved);
+    // What is reserved beside the partition are the requests' bytes.
+    let beside = engine.budget().usage().reserved - (partition.held + partition.to_come);
+    assert!(beside < MIB, "{beside} bytes beside {partition:?}");
     assert!(partition.held > 0 && seen.smallest_waiting > 0, "{seen:?}");
     jobs.iter().for_each(|job| drop(proof(&engine, job)));
     let seen = workload(&engine);
