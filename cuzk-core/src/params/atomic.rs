@@ -7,7 +7,10 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
-    os::unix::fs::MetadataExt,
+    os::{
+        fd::AsRawFd,
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -41,6 +44,7 @@ impl AtomicFile {
                 .write(true)
                 .create(true)
                 .truncate(false)
+                .custom_flags(libc::O_NONBLOCK)
                 .open(&partial)
                 .map_err(ParamsError::io(&partial, "create"))?;
             match file.try_lock() {
@@ -55,6 +59,19 @@ impl AtomicFile {
                 Err(TryLockError::Error(e)) => return Err(ParamsError::io(&partial, "lock")(e)),
             }
         }
+    }
+
+    /// Takes the disk space now rather than failing at the end of an hour's work.
+    pub fn reserve(&self, bytes: u64) -> Result<(), ParamsError> {
+        // SAFETY: only takes integers; the descriptor is open as long as `self` is.
+        let refused =
+            unsafe { libc::fallocate(self.file.as_raw_fd(), 0, 0, bytes as libc::off_t) } != 0;
+        let error = io::Error::last_os_error();
+        // Not every file system can; then the writing will tell.
+        if refused && error.raw_os_error() != Some(libc::EOPNOTSUPP) {
+            return Err(ParamsError::space(&self.partial, bytes)(error));
+        }
+        self.file.set_len(bytes).map_err(ParamsError::space(&self.partial, bytes))
     }
 
     /// Its bytes are on disk and `path` is the new file when this returns.

@@ -1,9 +1,6 @@
 //! From a `.params` file to a native file, as one stream: nothing is held but a few chunks.
 
-use std::{
-    io,
-    os::{fd::AsRawFd, unix::fs::FileExt},
-};
+use std::os::unix::fs::FileExt;
 
 use blake3::Hasher;
 
@@ -37,7 +34,7 @@ impl Conversion<'_> {
     ) -> Result<(), ParamsError> {
         let counts = *self.source.counts();
         let (extents, end) = layout(&counts);
-        reserve(&target, end)?;
+        target.reserve(end)?;
         let hashers = extents.map(|_| Hasher::new());
         let mut writer = Writer { target, extents, hashers, end, written: [0; 6], unsynced: 0 };
         writer.put(0, self.source.vk_bytes())?;
@@ -54,19 +51,6 @@ impl Conversion<'_> {
         writer.write_at(&header.encode(), 0)?;
         writer.target.commit()
     }
-}
-
-/// Takes the disk space now rather than failing at the end of an hour's work.
-fn reserve(target: &AtomicFile, bytes: u64) -> Result<(), ParamsError> {
-    // SAFETY: only takes integers; the descriptor is open as long as `target` is.
-    let refused =
-        unsafe { libc::fallocate(target.file().as_raw_fd(), 0, 0, bytes as libc::off_t) } != 0;
-    let error = io::Error::last_os_error();
-    // Not every file system can; then the writing will tell.
-    if refused && error.raw_os_error() != Some(libc::EOPNOTSUPP) {
-        return Err(ParamsError::space(target.partial(), bytes)(error));
-    }
-    target.file().set_len(bytes).map_err(ParamsError::space(target.partial(), bytes))
 }
 
 /// Puts sections in their places and sums them up.

@@ -182,6 +182,8 @@ fn make(
     progress(Progress { step: "count constraints", done: 0, total: 0 });
     let size = circuit.size()?;
     checkpoint.check()?;
+    let total = ParamsFile::bytes(&size.counts());
+    file.reserve(total)?;
     progress(Progress { step: "fold constraints", done: 0, total: 0 });
     let blank = circuit.blank_circuit()?;
     let Folded { mut a, mut b, c } = fold(blank, &size, &secret.tau).map_err(circuit.failed())?;
@@ -205,7 +207,6 @@ fn make(
     multiply(&g1, 0, &each(|i| mixed(i) * per_gamma), &mut vk[ic_from..])
         .map_err(circuit.failed())?;
 
-    let total = ParamsFile::bytes(&counts);
     let mut out = Output { file, circuit, done: 0, total, progress, checkpoint };
     out.put(&vk)?;
     let first_h = vanishing(&size, &secret.tau) * per_delta;

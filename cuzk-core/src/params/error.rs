@@ -22,6 +22,14 @@ pub enum ParamsError {
         /// The system's answer.
         source: io::Error,
     },
+    /// A folder, a pipe, a device: what is no file cannot be read as one.
+    #[error("{}: found {found}, expected a file; remove it, or name another folder", path.display())]
+    NoFile {
+        /// Where the file was expected.
+        path: PathBuf,
+        /// What is there.
+        found: &'static str,
+    },
     /// The disk has no room for a file.
     #[error("{}: no room for {needed} bytes: {source}; make room, or name another folder", path.display())]
     NoSpace {

@@ -7,10 +7,10 @@
 //! checked to be in the group of prime order; for the millions of others the published digest is.
 
 use std::{
-    fs::File,
+    fs::{File, Metadata},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    time::SystemTime,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use blake2b_simd::State;
@@ -18,6 +18,7 @@ use blstrs::{G1Affine, G2Affine};
 use rayon::prelude::*;
 
 use super::{
+    open_file,
     point::{as_bytes, Point},
     Counts, ParamsError, PointFault, Progress, Query,
 };
@@ -71,10 +72,10 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    pub(super) fn of(file: &File, path: &Path) -> Result<Self, ParamsError> {
-        let stat = file.metadata().map_err(ParamsError::io(path, "stat"))?;
+    pub(super) fn of(stat: &Metadata, path: &Path) -> Result<Self, ParamsError> {
         let modified = stat.modified().map_err(ParamsError::io(path, "stat"))?;
-        Ok(Self { bytes: stat.len(), modified })
+        // A native file's header knows no time before.
+        Ok(Self { bytes: stat.len(), modified: modified.max(UNIX_EPOCH) })
     }
 }
 
@@ -271,8 +272,8 @@ struct Source {
 
 impl Source {
     fn open(path: &Path) -> Result<Self, ParamsError> {
-        let file = File::open(path).map_err(ParamsError::io(path, "open"))?;
-        let stamp = Stamp::of(&file, path)?;
+        let (file, stat) = open_file(path)?;
+        let stamp = Stamp::of(&stat, path)?;
         if stamp.bytes == 0 {
             return Err(ParamsError::Empty { path: path.into() });
         }

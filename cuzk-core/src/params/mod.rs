@@ -19,7 +19,11 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::{
+    fs::{File, Metadata},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
 
 use crate::{circuit::AnyCircuit, proof::CircuitId};
 
@@ -172,6 +176,23 @@ impl dyn NamedCircuit + '_ {
 
     fn size(&self) -> Result<CircuitSize, ParamsError> {
         CircuitSize::of(self.blank_circuit()?).map_err(self.failed())
+    }
+}
+
+/// Opens a file to read. What is no file is refused: the opening of a pipe could wait for ever.
+fn open_file(path: &Path) -> Result<(File, Metadata), ParamsError> {
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .map_err(ParamsError::io(path, "open"))?;
+    let stat = file.metadata().map_err(ParamsError::io(path, "stat"))?;
+    match stat.is_file() {
+        true => Ok((file, stat)),
+        false => {
+            let found = if stat.is_dir() { "a folder" } else { "a pipe or device" };
+            Err(ParamsError::NoFile { path: path.into(), found })
+        }
     }
 }
 

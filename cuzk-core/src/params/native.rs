@@ -24,6 +24,7 @@ use memmap2::{Mmap, UncheckedAdvice};
 
 use super::{
     filecoin::{parse_vk, Digest, Stamp},
+    open_file,
     point::{from_bytes, Point},
     Counts, ParamsError, Progress, Query,
 };
@@ -228,8 +229,8 @@ impl Srs {
     /// # Errors
     /// As [`Srs::open`].
     pub fn open_any(path: &Path) -> Result<Self, ParamsError> {
-        let file = File::open(path).map_err(ParamsError::io(path, "open"))?;
-        let bytes = file.metadata().map_err(ParamsError::io(path, "stat"))?.len();
+        let (file, stat) = open_file(path)?;
+        let bytes = stat.len();
         if bytes == 0 {
             return Err(ParamsError::Empty { path: path.into() });
         }

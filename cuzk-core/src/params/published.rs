@@ -1,7 +1,7 @@
 //! Filecoin's published digests (they come with its own crate), and checking a folder against them.
 
 use std::{
-    fs::{self, File},
+    fs,
     io::{self, Read},
     path::{Path, PathBuf},
 };
@@ -10,8 +10,8 @@ use blake2b_simd::State;
 use storage_proofs_core::parameter_cache::get_parameter_data_from_id;
 
 use super::{
-    filecoin::{read_vk, Digest, ParamsFile, Stamp},
-    Params, ParamsError, Progress, Srs,
+    filecoin::{read_vk, Digest, ParamsFile},
+    open_file, Params, ParamsError, Progress, Srs,
 };
 use crate::device::Checkpoint;
 
@@ -146,8 +146,8 @@ fn digest(
     checkpoint: &dyn Checkpoint,
 ) -> Result<Digest, ParamsError> {
     const CHUNK: usize = 4 << 20;
-    let mut file = File::open(path).map_err(ParamsError::io(path, "open"))?;
-    let total = Stamp::of(&file, path)?.bytes;
+    let (mut file, stat) = open_file(path)?;
+    let total = stat.len();
     let mut chunk = vec![0; CHUNK];
     let (mut state, mut done) = (State::new(), 0);
     loop {

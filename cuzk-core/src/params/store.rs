@@ -1,7 +1,7 @@
 //! Where parameters lie, and how to come by a circuit's SRS.
 
 use std::{
-    env, fs, io,
+    env, fs,
     path::{Path, PathBuf},
 };
 
@@ -9,7 +9,7 @@ use super::{
     atomic::AtomicFile,
     convert::Conversion,
     filecoin::{read_vk, Digest, ParamsFile, Stamp},
-    published, Counts, NamedCircuit, ParamsError, Progress, Srs,
+    open_file, published, Counts, NamedCircuit, ParamsError, Progress, Srs,
 };
 use crate::{device::Checkpoint, groth16::VerifyingKey};
 
@@ -39,6 +39,7 @@ impl Params {
     /// Where Filecoin's own programs look: `FIL_PROOFS_PARAMETER_CACHE`, or a folder in `/var/tmp`.
     pub fn default_dir() -> PathBuf {
         env::var_os("FIL_PROOFS_PARAMETER_CACHE")
+            .filter(|dir| !dir.is_empty())
             .map_or_else(|| "/var/tmp/filecoin-proof-parameters".into(), PathBuf::from)
     }
 
@@ -146,10 +147,10 @@ impl Params {
 
     /// The native file if it is there and good, `None` if it has to be made and can be.
     fn open_native(&self, stem: &str) -> Result<Option<Srs>, ParamsError> {
-        let source = match fs::File::open(self.params_path(stem)) {
-            Ok(file) => Some(Stamp::of(&file, &self.params_path(stem))?),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            Err(e) => return Err(ParamsError::io(self.params_path(stem), "open")(e)),
+        let source = match open_file(&self.params_path(stem)) {
+            Ok((_, stat)) => Some(Stamp::of(&stat, &self.params_path(stem))?),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error),
         };
         let opened = Srs::open(&self.native_path(stem), stem);
         match (opened, source) {
@@ -164,6 +165,8 @@ impl Params {
                 let fresh = header.source == source && header.development == self.is_development();
                 Ok(fresh.then_some(srs))
             }
+            // Nothing can be renamed over it.
+            (Err(error @ ParamsError::NoFile { .. }), _) => Err(error),
             (Err(error), None) if error.is_not_found() => Err(self.missing(stem)),
             (Err(error), None) => Err(error),
             (Err(error), Some(_)) => {

@@ -62,6 +62,18 @@ fn a_folder_of_development_parameters_says_that_they_are_insecure() {
 }
 
 #[test]
+fn a_full_disk_is_found_before_the_work_and_leaves_no_debris() {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    let Some(dir) = full_disk() else { return again_on_a_full_disk(folder.0.path()) };
+    let mut steps = Vec::new();
+    let toy = [Toy::of(5000)];
+    let made = ensure(&toy, &dir, &mut |progress| steps.push(progress.step), &Unhindered);
+    assert!(matches!(made, Err(ParamsError::NoSpace { needed, .. }) if needed > 1 << 20));
+    assert_eq!(steps, ["count constraints"]);
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 1, "the marker");
+}
+
+#[test]
 fn ensuring_makes_what_is_missing_or_damaged_and_nothing_else() {
     let toys = [Toy::of(1), Toy::of(2)];
     let folder = toys[0].folder();

@@ -2,8 +2,12 @@ use std::{
     fs,
     path::PathBuf,
     process::Command,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
     thread,
+    time::{Duration, SystemTime},
 };
 
 use super::*;
@@ -61,6 +65,21 @@ fn a_native_file_is_made_once_and_used_without_its_source() {
     fs::remove_file(params.vk_path(&toy.stem)).unwrap();
     assert_eq!(open(&params, &toy).unwrap().h(), made.h());
     assert_eq!(params.verifying_key(&toy.stem).unwrap(), *made.vk());
+}
+
+/// As after unpacking an archive without times, or with a clock that was not set.
+#[test]
+fn a_native_file_of_a_source_from_before_1970_is_made_once() {
+    let toy = Toy::of(10);
+    let folder = toy.folder();
+    let params = folder.params();
+    let source = fs::File::options().write(true).open(params.params_path(&toy.stem)).unwrap();
+    source.set_modified(SystemTime::UNIX_EPOCH - Duration::from_secs(10)).unwrap();
+    let made = open(&params, &toy).unwrap();
+    let inode = || std::os::unix::fs::MetadataExt::ino(&fs::metadata(made.path()).unwrap());
+    let first = inode();
+    open(&params, &toy).unwrap();
+    assert_eq!(inode(), first);
 }
 
 #[test]
@@ -213,27 +232,37 @@ fn a_folder_that_cannot_hold_native_files_says_to_configure_another() {
     assert!(error.to_string().contains("configure another folder"), "{error}");
 }
 
-/// A limit on file sizes stands in for a full disk: both refuse to let a file grow.
 #[test]
 fn a_full_disk_is_a_clear_error_and_leaves_no_debris() {
-    const CHILD: &str = "CUZK_TEST_FULL_DISK";
     let toy = Toy::of(5000);
-    if let Some(dir) = std::env::var_os(CHILD) {
-        let params = Params::new(dir);
-        let error = open(&params, &toy).unwrap_err();
-        assert!(matches!(error, ParamsError::NoSpace { needed, .. } if needed > 1 << 20));
-        let native: Vec<_> = fs::read_dir(params.native_dir()).unwrap().collect();
-        assert!(native.is_empty(), "{native:?}");
-        return;
-    }
+    let Some(dir) = full_disk() else { return again_on_a_full_disk(toy.folder().0.path()) };
+    let params = Params::new(dir);
+    let error = open(&params, &toy).unwrap_err();
+    assert!(matches!(error, ParamsError::NoSpace { needed, .. } if needed > 1 << 20));
+    let native: Vec<_> = fs::read_dir(params.native_dir()).unwrap().collect();
+    assert!(native.is_empty(), "{native:?}");
+}
+
+/// A pipe as well, whose opening would wait for a writer for ever.
+#[test]
+fn what_is_no_file_is_refused_at_once_and_left_alone() {
+    let toy = Toy::of(10);
     let folder = toy.folder();
-    let test = thread::current().name().expect("tests' threads are named").to_owned();
-    let status = Command::new("bash")
-        .args(["-c", "trap '' XFSZ; ulimit -f 1024; exec \"$0\" --exact \"$1\" --quiet"])
-        .arg(std::env::current_exe().unwrap())
-        .arg(test)
-        .env(CHILD, folder.0.path())
-        .status()
-        .unwrap();
-    assert!(status.success());
+    let params = folder.params();
+    let refused = |what: &str| {
+        let (params, toy, (sender, done)) = (params.clone(), toy.clone(), mpsc::channel());
+        thread::spawn(move || drop(sender.send(open(&params, &toy).map(drop))));
+        let opened = done.recv_timeout(Duration::from_secs(30)).expect("it waits for nobody");
+        let message = opened.unwrap_err().to_string();
+        assert!(message.contains(&format!("found {what}, expected a file")), "{message}");
+    };
+    let native = params.native_path(&toy.stem);
+    fs::create_dir_all(&native).unwrap();
+    refused("a folder");
+    fs::remove_dir(&native).unwrap();
+    let source = params.params_path(&toy.stem);
+    fs::remove_file(&source).unwrap();
+    assert!(Command::new("mkfifo").arg(&source).status().unwrap().success());
+    refused("a pipe or device");
+    assert!(source.exists());
 }
