@@ -6,7 +6,10 @@ use crate::{
     config::{Config, SettingFlags},
     telemetry,
 };
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{
+    builder::{OsStringValueParser, TypedValueParser},
+    CommandFactory, Parser, Subcommand,
+};
 use clap_complete::Shell;
 use std::{path::PathBuf, process::ExitCode};
 
@@ -33,7 +36,7 @@ Exit codes:
 #[command(name = "cuzk", version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
     /// Configuration file (TOML)
-    #[arg(long, global = true, env = "CUZK_CONFIG", value_name = "FILE")]
+    #[arg(long, global = true, env = "CUZK_CONFIG", value_name = "FILE", value_parser = any_path())]
     config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
@@ -134,6 +137,11 @@ enum Command {
     },
 }
 
+/// An empty one as well: `Config::load` says what is wrong with it.
+fn any_path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
 /// Which daemon to talk to.
 #[derive(clap::Args)]
 pub struct ServerArg {
@@ -161,11 +169,17 @@ fn run(cli: Cli) -> Result<(), CommandError> {
             .map_err(|error| CommandError::Usage(format!("log: {error}")))?;
         Ok(config)
     };
+    let load_to_prove = |flags: &SettingFlags| -> Result<Config, CommandError> {
+        let config = load(flags)?;
+        config.require_memory()?;
+        Ok(config)
+    };
     match cli.command {
         Command::Simulate { args } => commands::simulate::run(&args),
-        Command::Serve { settings } => commands::serve::run(&load(&settings)?.settings),
+        Command::Serve { settings } => commands::serve::run(&load_to_prove(&settings)?.settings),
         Command::Prove { args, settings } => {
-            commands::prove::run(&args, &load(&settings)?.settings)
+            let load = if args.is_remote() { load(&settings) } else { load_to_prove(&settings) };
+            commands::prove::run(&args, &load?.settings)
         }
         Command::Verify { args, settings } => {
             commands::verify::run(&args, &load(&settings)?.settings)

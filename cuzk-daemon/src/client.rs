@@ -3,14 +3,21 @@
 use crate::{
     address::Address, intake::MAX_MESSAGE, wire::proving_engine_client::ProvingEngineClient,
 };
-use std::time::Duration;
-use tonic::transport::{Channel, Endpoint};
+use std::{future::Future, time::Duration};
+use tokio::time::timeout;
+use tonic::{
+    transport::{Channel, Endpoint},
+    Response, Status,
+};
 
 /// What the commands talk to.
 pub type Client = ProvingEngineClient<Channel>;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// A daemon that is well takes no time for a short answer.
+const SHORT_ANSWER: Duration = Duration::from_secs(10);
 
 /// No daemon answers there.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +45,20 @@ pub async fn connect(address: &Address) -> Result<Client, Unreachable> {
     Ok(ProvingEngineClient::new(channel)
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE))
+}
+
+/// Waits for a call that needs no waiting. Nobody accepts the connections of a daemon that is stopped
+/// or has too many, though the kernel does.
+pub async fn short<T>(
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, Status> {
+    match timeout(SHORT_ANSWER, call).await {
+        Ok(answer) => answer.map(Response::into_inner),
+        Err(_) => Err(Status::deadline_exceeded(format!(
+            "no answer within {} s; is it stopped, or are all its connections taken?",
+            SHORT_ANSWER.as_secs()
+        ))),
+    }
 }
 
 fn root_cause(error: &dyn std::error::Error) -> String {

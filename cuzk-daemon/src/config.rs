@@ -7,7 +7,7 @@
 use crate::{address::Address, default_budget::default_budget, intake::MIN_ALLOWANCE};
 use bytesize::ByteSize;
 use clap::{Args, Command};
-use cuzk_core::params::Params;
+use cuzk_core::{params::Params, proof::CircuitId};
 use figment::{
     error::Kind,
     providers::{Env, Format, Serialized, Toml},
@@ -16,16 +16,33 @@ use figment::{
 };
 use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
 use std::{
-    fmt,
+    env, fmt,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     time::Duration,
 };
+use tracing_subscriber::EnvFilter;
 
 /// Read when neither `--config` nor `CUZK_CONFIG` names a file; may be absent.
 pub const DEFAULT_FILE: &str = "/etc/cuzk/cuzk.toml";
 
 /// The source of a value that nobody set.
 const DEFAULT: &str = "default";
+
+/// More threads than any machine has processors are a typing slip, and would take minutes to start.
+const MAX_THREADS: Count = Count(1024);
+
+/// What the smallest proof takes, and so the least budget that makes sense.
+const MIN_BUDGET: Size = Size(64 << 20);
+
+/// No machine has more memory.
+const MAX_SIZE: Size = Size(1 << 50);
+
+/// More jobs than a daemon can have in a lifetime.
+const MAX_JOBS: Count = Count(1 << 24);
+
+/// Nobody waits longer for a daemon to stop.
+const MAX_GRACE: Span = Span(Duration::from_secs(7 * 24 * 3600));
 
 /// What the names of variables begin with that are no settings of this file.
 const OTHER_VARIABLES: [&str; 3] = ["gov_", "test_", "config"];
@@ -122,7 +139,7 @@ pub struct Settings {
     pub shutdown_grace: Span,
     /// Circuits to load at the start.
     #[serde(deserialize_with = "list")]
-    pub preload: Vec<String>,
+    pub preload: Vec<Circuit>,
     /// Log filter.
     pub log: String,
     /// Log format.
@@ -205,8 +222,8 @@ pub enum ConfigError {
         reason: String,
     },
     /// No setting has this name.
-    #[error("{source_name}: there is no setting '{name}'{}; `cuzk config` lists them all",
-        nearest.map(|n| format!("; did you mean '{n}'?")).unwrap_or_default())]
+    #[error("{source_name}: there is no setting '{name}'{} `cuzk config` lists them all",
+        nearest.map_or_else(|| ";".to_owned(), |n| format!("; did you mean '{n}'?")))]
     Unknown {
         /// The name that was found.
         name: String,
@@ -271,7 +288,7 @@ impl Config {
         if let Some(path) = file.or(default_file.exists().then_some(default_file)) {
             layers.push(file_layer(path)?);
         }
-        layers.push(environment_layer());
+        layers.push(environment_layer()?);
         layers.push(memory_layer("flag", flags));
 
         let mut figment = Figment::new();
@@ -292,6 +309,21 @@ impl Config {
         }
         config.check_ranges()?;
         Ok(config)
+    }
+
+    /// Whether there is memory for any proof: for those that prove, not for those that ask.
+    pub fn require_memory(&self) -> Result<(), ConfigError> {
+        let found = self.settings.memory_budget;
+        if found >= MIN_BUDGET {
+            return Ok(());
+        }
+        let measured = match (self.source("memory_budget") == DEFAULT, default_budget()) {
+            (true, Ok(_)) => " (what is free here)".to_owned(),
+            (true, Err(error)) => format!(" (how much is free is unknown: {error})"),
+            (false, _) => String::new(),
+        };
+        let reason = format!("found {found}{measured}, expected at least {MIN_BUDGET}");
+        Err(self.refused("memory_budget", reason))
     }
 
     /// Every setting with its value and source, in the order of the flags.
@@ -316,27 +348,44 @@ impl Config {
 
     fn check_ranges(&self) -> Result<(), ConfigError> {
         let settings = &self.settings;
-        let refuse = |name: &str, reason: String| {
-            let source_name = self.source(name);
-            Err(ConfigError::Invalid { name: name.to_owned(), source_name, reason })
-        };
-        if settings.request_memory.0 < MIN_ALLOWANCE {
-            let found = settings.request_memory;
-            return refuse("request_memory", format!("found {found}, expected at least 512MiB"));
-        }
+        self.within("threads", settings.threads, Count(1), MAX_THREADS)?;
+        self.within("max_jobs", settings.max_jobs, Count(1), MAX_JOBS)?;
+        self.within("keep_finished", settings.keep_finished, Count(0), MAX_JOBS)?;
+        self.within("request_memory", settings.request_memory, Size(MIN_ALLOWANCE), MAX_SIZE)?;
+        self.within("memory_budget", settings.memory_budget, Size(0), MAX_SIZE)?;
+        self.within("shutdown_grace", settings.shutdown_grace, Span(Duration::ZERO), MAX_GRACE)?;
         if settings.listen.is_empty() {
-            return refuse("listen", "no address to listen on".to_owned());
+            return Err(self.refused("listen", "no address to listen on".to_owned()));
         }
-        if settings.memory_budget.0 == 0 {
-            let reason = "there is none, and the kernel does not say what to take: set one";
-            return refuse("memory_budget", reason.to_owned());
-        }
-        for (name, count) in [("threads", settings.threads), ("max_jobs", settings.max_jobs)] {
-            if count.0 == 0 {
-                return refuse(name, "found 0, expected at least 1".to_owned());
+        for (name, path) in
+            [("params_dir", &settings.params_dir), ("native_dir", &settings.native_dir)]
+        {
+            if path.as_os_str().is_empty() {
+                return Err(self.refused(name, "found no name, expected a folder's".to_owned()));
             }
         }
+        EnvFilter::try_new(&settings.log)
+            .map_err(|error| self.refused("log", format!("found '{}': {error}", settings.log)))?;
         Ok(())
+    }
+
+    fn within<T: PartialOrd + fmt::Display>(
+        &self,
+        name: &str,
+        found: T,
+        least: T,
+        most: T,
+    ) -> Result<(), ConfigError> {
+        let bound = match () {
+            () if found < least => format!("at least {least}"),
+            () if found > most => format!("at most {most}"),
+            () => return Ok(()),
+        };
+        Err(self.refused(name, format!("found {found}, expected {bound}")))
+    }
+
+    fn refused(&self, name: &str, reason: String) -> ConfigError {
+        ConfigError::Invalid { name: name.to_owned(), source_name: self.source(name), reason }
     }
 }
 
@@ -347,17 +396,33 @@ fn memory_layer(name: &'static str, values: impl Serialize) -> Layer {
 
 fn file_layer(path: &Path) -> Result<Layer, ConfigError> {
     let refuse = |reason: String| ConfigError::File { path: path.to_owned(), reason };
+    if path.as_os_str().is_empty() {
+        return Err(refuse("found no name; --config or CUZK_CONFIG has to name a file".to_owned()));
+    }
     let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
     let metadata = Metadata::from("file", path);
     Layer::new(Toml::string(&text), metadata).map_err(refuse)
 }
 
-fn environment_layer() -> Layer {
+fn environment_layer() -> Result<Layer, ConfigError> {
     let ours = |name: &figment::value::UncasedStr| {
         !OTHER_VARIABLES.iter().any(|other| name.starts_with(other))
     };
+    // Read as text with a replacement character it would be another folder, or another file.
+    let garbled = env::vars_os()
+        .filter(|(name, value)| name.as_bytes().starts_with(b"CUZK_") && value.to_str().is_none())
+        .map(|(name, value)| (name.to_string_lossy()[5..].to_lowercase(), value))
+        .find(|(name, _)| ours(name.as_str().into()));
     let metadata = Metadata::named("environment");
-    Layer::new(Env::prefixed("CUZK_").filter(ours), metadata).expect("variables are a table")
+    match garbled {
+        Some((name, value)) => Err(ConfigError::Invalid {
+            source_name: source_name(Some(&metadata), &name),
+            name,
+            reason: format!("found {value:?}, expected UTF-8"),
+        }),
+        None => Ok(Layer::new(Env::prefixed("CUZK_").filter(ours), metadata)
+            .expect("variables are a table")),
+    }
 }
 
 fn names() -> impl Iterator<Item = &'static str> {
@@ -426,7 +491,7 @@ fn shown(value: &serde_json::Value) -> String {
 /// A list, or in one text its items with commas.
 fn list<'de, D: Deserializer<'de>, T: de::DeserializeOwned>(from: D) -> Result<Vec<T>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
+    #[serde(untagged, expecting = "expected a text, or a list of texts")]
     enum Form {
         One(String),
         Many(Vec<String>),
@@ -442,16 +507,35 @@ fn list<'de, D: Deserializer<'de>, T: de::DeserializeOwned>(from: D) -> Result<V
     items.into_iter().filter(|item| !item.is_empty()).map(parse).collect()
 }
 
+/// A circuit by its name, as in `porep-32g`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Circuit(pub CircuitId);
+
+impl TryFrom<String> for Circuit {
+    type Error = <CircuitId as std::str::FromStr>::Err;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        name.parse().map(Circuit)
+    }
+}
+
+impl From<Circuit> for String {
+    fn from(Circuit(id): Circuit) -> String {
+        id.to_string()
+    }
+}
+
 /// A number of bytes, read from a number or from text like `4GiB`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub struct Size(pub u64);
 
 /// A time, read from text like `30s` or `1h 30m`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub struct Span(pub Duration);
 
 /// A number of things, read from a number or from text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub struct Count(pub usize);
 
 impl fmt::Display for Size {

@@ -1,18 +1,18 @@
 //! What the tightest bound leaves free as the daemon starts: the most that a budget could be. The
 //! governor looks every second; without it a tenth is kept back.
 
-use cuzk_governor::sensor::{kernel::KernelSensor, resolve::Root, Sample, Sensor};
+use cuzk_governor::sensor::{kernel::KernelSensor, resolve::Root, Sample, Sensor, SensorError};
 
-/// In bytes, rounded down to whole MiB; `None` where the kernel does not say.
-pub fn default_budget() -> Option<u64> {
+/// In bytes, rounded down to whole MiB, or why the kernel does not say.
+pub fn default_budget() -> Result<u64, SensorError> {
     let mut sample = Sample::default();
-    KernelSensor::open(Root::default()).ok()?.sample(&mut sample).ok()?;
+    KernelSensor::open(Root::default())?.sample(&mut sample)?;
     let free = |level: &cuzk_governor::sensor::Level| {
         level.limit.map(|limit| limit.saturating_sub(level.unreclaimable()))
     };
     let tightest = sample.levels.iter().filter_map(free).min();
     let bytes = tightest.unwrap_or(u64::MAX).min(sample.host.available);
-    Some(bytes >> MEBI << MEBI)
+    Ok(bytes >> MEBI << MEBI)
 }
 
 const MEBI: u32 = 20;

@@ -23,6 +23,10 @@ use tonic::{metadata::MetadataValue, Code, Status};
 /// When to come back if nobody knows better.
 const RETRY_AFTER: Duration = Duration::from_secs(15);
 
+/// The longest message, in bytes. It travels as a header, three bytes for one at worst, and a client
+/// that gets more than 8 or 16 KiB of those sees RESOURCE_EXHAUSTED of its own making instead.
+const MAX_MESSAGE: usize = 2 << 10;
+
 /// Full for now.
 pub fn full(what: &str) -> Status {
     let what = format!("{what}: try again in {} s", RETRY_AFTER.as_secs());
@@ -36,7 +40,7 @@ pub fn shutting_down() -> Status {
 
 /// A field of the request is wrong.
 pub fn bad_request(error: RequestError) -> Status {
-    Status::invalid_argument(error.to_string())
+    answer(Code::InvalidArgument, error.to_string())
 }
 
 /// The job was not accepted.
@@ -46,19 +50,19 @@ pub fn refused(error: SubmitError) -> Status {
             retry_later(Code::ResourceExhausted, error.to_string(), retry_after)
         }
         SubmitError::Closing => shutting_down(),
-        SubmitError::NeverFits { .. } => Status::failed_precondition(error.to_string()),
+        SubmitError::NeverFits { .. } => answer(Code::FailedPrecondition, error.to_string()),
         SubmitError::Params(error) => bad_params(error),
     }
 }
 
 /// Parameters are missing or are not what they should be.
 pub fn bad_params(error: ParamsError) -> Status {
-    Status::failed_precondition(error.to_string())
+    answer(Code::FailedPrecondition, error.to_string())
 }
 
 /// No job has this name.
 pub fn unknown_job(error: UnknownJob) -> Status {
-    Status::not_found(error.to_string())
+    answer(Code::NotFound, error.to_string())
 }
 
 /// One of our own threads is gone.
@@ -67,9 +71,34 @@ pub fn internal(what: &str, error: &dyn std::error::Error) -> Status {
     Status::internal(format!("{what} failed inside the daemon; its log says why"))
 }
 
+/// What callers are told may repeat what they sent, however long that was.
+fn answer(code: Code, mut message: String) -> Status {
+    if message.len() > MAX_MESSAGE {
+        let end = (0..=MAX_MESSAGE).rev().find(|end| message.is_char_boundary(*end));
+        message.truncate(end.unwrap_or(0));
+        message.push('…');
+    }
+    Status::new(code, message)
+}
+
 fn retry_later(code: Code, what: String, after: Duration) -> Status {
-    let mut status = Status::new(code, what);
+    let mut status = answer(code, what);
     let milliseconds = MetadataValue::from(after.as_millis().min(u64::MAX.into()) as u64);
     status.metadata_mut().insert("grpc-retry-pushback-ms", milliseconds);
     status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_repeats_what_was_sent_fits_into_a_header() {
+        let long = unknown_job(UnknownJob("é".repeat(1 << 20).into()));
+        let message = long.message();
+        assert!(message.len() <= MAX_MESSAGE + '…'.len_utf8(), "{}", message.len());
+        assert!(message.ends_with("é…"), "{message}");
+        let short = unknown_job(UnknownJob("j-1".to_owned().into()));
+        assert!(short.message().starts_with("no job j-1: "), "{}", short.message());
+    }
 }

@@ -11,6 +11,7 @@ pub mod config;
 mod default_budget;
 mod error;
 mod file;
+mod incoming;
 pub mod intake;
 pub mod listen;
 mod progress;

@@ -19,8 +19,8 @@ const SOCKET_MODE: u32 = 0o660;
 pub enum Listener {
     /// TCP.
     Tcp(TcpListener),
-    /// A unix socket, and what removes it at the end.
-    Unix(UnixListener, SocketFile),
+    /// A unix socket, and what removes it at the end (until [`Listener::take_file`]).
+    Unix(UnixListener, Option<SocketFile>),
 }
 
 /// Removes the socket's file when dropped, while the lock is still held.
@@ -102,7 +102,7 @@ async fn open_unix(address: &Address, path: &Path) -> Result<Listener, ListenErr
     }
     let listener = UnixListener::bind(path).map_err(refused)?;
     fs::set_permissions(path, fs::Permissions::from_mode(SOCKET_MODE)).map_err(refused)?;
-    Ok(Listener::Unix(listener, SocketFile { path: path.to_owned(), _lock: lock }))
+    Ok(Listener::Unix(listener, Some(SocketFile { path: path.to_owned(), _lock: lock })))
 }
 
 fn lock_path(socket: &Path) -> PathBuf {
@@ -116,7 +116,18 @@ impl Listener {
     pub fn address(&self) -> io::Result<Address> {
         match self {
             Listener::Tcp(listener) => Ok(Address::Tcp(listener.local_addr()?.to_string())),
-            Listener::Unix(_, file) => Ok(Address::Unix(file.path.clone())),
+            Listener::Unix(listener, _) => {
+                let address = listener.local_addr()?;
+                Ok(Address::Unix(address.as_pathname().unwrap_or(Path::new("")).to_owned()))
+            }
+        }
+    }
+
+    /// What removes the socket's file, for whoever outlives the listener.
+    pub fn take_file(&mut self) -> Option<SocketFile> {
+        match self {
+            Listener::Tcp(_) => None,
+            Listener::Unix(_, file) => file.take(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::{
     address::Address,
     config::{Settings, Switch},
+    incoming::{connections, Places, MAX_CONNECTIONS, MAX_SILENCE},
     intake::{Intake, MAX_MESSAGE},
     listen::{self, ListenError, Listener, SocketFile},
     service::Service,
@@ -20,16 +21,11 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::{
-    sync::watch,
-    task::{spawn_blocking, JoinSet},
+    sync::{watch, Semaphore},
+    task::{spawn_blocking, JoinError, JoinSet},
     time::timeout,
 };
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::{
-    self,
-    server::{Router, TcpIncoming},
-    Server,
-};
+use tonic::transport::{self, server::Router, Server};
 use tower::layer::util::{Identity, Stack};
 
 /// Calls that one connection may have open; a call that awaits a proof is open for long.
@@ -85,6 +81,9 @@ pub enum StartError {
         /// The kernel's answer.
         source: std::io::Error,
     },
+    /// Its start ended in a panic.
+    #[error("the proving engine does not start: {0}")]
+    Lost(#[from] JoinError),
     /// A socket that was opened is not usable.
     #[error("a listening socket failed: {0}")]
     Socket(#[from] std::io::Error),
@@ -125,38 +124,36 @@ impl Daemon {
         for address in &settings.listen {
             listeners.push(listen::open(address).await?);
         }
+        let for_engine = settings.clone();
+        let engine = spawn_blocking(move || start_engine(&for_engine)).await;
         let mut daemon = Daemon {
-            engine: start_engine(settings)?,
+            engine: engine??,
             addresses: Vec::new(),
             servers: JoinSet::new(),
             stop: watch::Sender::new(()),
             _sockets: Vec::new(),
         };
         let intake = Intake::new(settings.request_memory.0, daemon.engine.budget().clone());
+        let places = Places::new(Semaphore::new(MAX_CONNECTIONS));
         for listener in listeners {
-            daemon.serve(listener, intake.clone())?;
+            daemon.serve(listener, places.clone(), intake.clone())?;
         }
         Ok(daemon)
     }
 
-    fn serve(&mut self, listener: Listener, intake: Intake) -> Result<(), StartError> {
+    fn serve(
+        &mut self,
+        mut listener: Listener,
+        places: Places,
+        intake: Intake,
+    ) -> Result<(), StartError> {
         let router = router(Service::new(self.engine.clone()), intake);
         let mut stop = self.stop.subscribe();
         let stopped = async move { drop(stop.changed().await) };
         self.addresses.push(listener.address()?);
-        match listener {
-            Listener::Tcp(listener) => {
-                let incoming = TcpIncoming::from(listener)
-                    .with_nodelay(Some(true))
-                    .with_keepalive(Some(KEEPALIVE));
-                self.servers.spawn(router.serve_with_incoming_shutdown(incoming, stopped));
-            }
-            Listener::Unix(listener, file) => {
-                let incoming = UnixListenerStream::new(listener);
-                self._sockets.push(file);
-                self.servers.spawn(router.serve_with_incoming_shutdown(incoming, stopped));
-            }
-        }
+        self._sockets.extend(listener.take_file());
+        let incoming = connections(listener, places, MAX_SILENCE);
+        self.servers.spawn(router.serve_with_incoming_shutdown(incoming, stopped));
         Ok(())
     }
 

@@ -5,7 +5,9 @@ use cuzk_core::proof::ProofKind;
 use cuzk_core::sample::Sample;
 use cuzk_daemon::address::Address;
 use cuzk_daemon::{client, wire};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -167,7 +169,7 @@ fn a_setting_that_is_wrong_is_named_with_its_source() {
         in_file("memory_bugdet = '1GiB'"),
         format!(
             "error: file {name}: there is no setting 'memory_bugdet'; did you mean \
-             'memory_budget'?; {all}\n"
+             'memory_budget'? {all}\n"
         )
     );
     assert_eq!(
@@ -193,7 +195,7 @@ fn a_setting_that_is_wrong_is_named_with_its_source() {
         with("CUZK_TREADS", "2"),
         format!(
             "error: environment CUZK_TREADS: there is no setting 'treads'; did you mean \
-             'threads'?; {all}\n"
+             'threads'? {all}\n"
         )
     );
     let zero = "found 0, expected at least 1\n";
@@ -207,6 +209,57 @@ fn a_setting_that_is_wrong_is_named_with_its_source() {
     assert_eq!(flag, format!("error: keep_finished (flag --keep-finished): {expected}"));
 }
 
+/// What would be an overflow, a start that never ends, a daemon that can prove nothing.
+#[test]
+fn a_setting_out_of_range_is_refused_with_what_is_expected() {
+    for (flag, value, expected) in [
+        ("threads", "1025", "at most 1024"),
+        ("memory_budget", "8EiB", "at most 1048576GiB"),
+        ("request_memory", "8EiB", "at most 1048576GiB"),
+        ("max_jobs", "18446744073709551615", "at most 16777216"),
+        ("keep_finished", "18446744073709551615", "at most 16777216"),
+        ("shutdown_grace", "584542046090years", "at most 7days"),
+        ("memory_budget", "10B", "at least 64MiB"),
+        ("preload", "porep-1k", "unknown circuit \"porep-1k\""),
+        ("log", "a=b=c", "found 'a=b=c'"),
+        ("params_dir", "", "expected a folder's"),
+        ("native_dir", "", "expected a folder's"),
+        ("listen", "", "no address to listen on"),
+    ] {
+        let flag = format!("--{}", flag.replace('_', "-"));
+        let says = refused(cuzk(&["serve", &flag, value]), 2);
+        assert!(says.contains(expected) && says.contains(&format!("(flag {flag})")), "{says}");
+    }
+    assert!(done(cuzk(&["config", "--memory-budget", "10B"])).contains("10B"), "asking is free");
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cuzk.toml");
+    fs::write(&file, "listen = 5").unwrap();
+    let says = refused(cuzk(&["config", "--config", path(&file)]), 2);
+    assert!(says.contains("expected a text, or a list of texts"), "{says}");
+
+    let with = |key: &str, value: &[u8]| {
+        let mut command = cuzk(&["config"]);
+        command.env(key, OsStr::from_bytes(value));
+        command
+    };
+    let says = refused(with("CUZK_PARAMS_DIR", b"/tmp/\xff"), 2);
+    assert!(says.contains("CUZK_PARAMS_DIR") && says.contains("expected UTF-8"), "{says}");
+    assert!(refused(with("CUZK_CONFIG", b""), 2).contains("CUZK_CONFIG has to name a file"));
+    let unset = done(with("FIL_PROOFS_PARAMETER_CACHE", b""));
+    assert!(unset.contains("/var/tmp/filecoin-proof-parameters "), "{unset}");
+}
+
+/// Its connections are accepted by the kernel alone.
+#[test]
+fn a_daemon_that_does_not_answer_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("cuzk.sock");
+    let _silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let server = format!("--server=unix://{}", socket.display());
+    assert!(refused(cuzk(&["status", &server]), 3).contains("no answer within 10 s"));
+}
+
 #[test]
 fn exit_codes_tell_wrong_use_from_nobody_there() {
     let nobody = "--server=unix:///not/there.sock";
@@ -218,9 +271,8 @@ fn exit_codes_tell_wrong_use_from_nobody_there() {
     assert!(refused(cuzk(&["prove", "/not/there"]), 2).starts_with("error: /not/there: No such"));
     let no_request = refused(cuzk(&["prove", "/proc/self/cmdline"]), 2);
     assert!(no_request.contains("vanilla_proof: expected C1 output as JSON"), "{no_request}");
-    assert!(
-        refused(cuzk(&["serve", "--preload", "porep-1k"]), 2).contains("preload: unknown circuit")
-    );
+    assert!(refused(cuzk(&["serve", "--preload", "porep-1k"]), 2)
+        .contains("unknown circuit \"porep-1k\""));
     let folder = tempfile::tempdir().unwrap();
     let check = ["params", "check", "--params-dir", path(folder.path())];
     assert!(refused(cuzk(&check), 1).contains("no parameter files in "));
@@ -309,8 +361,12 @@ fn a_second_signal_ends_at_once() {
         runtime.block_on(client.submit_proof(submit)).unwrap();
     }
     server.signal("INT");
-    thread::sleep(Duration::from_millis(300));
-    assert!(server.process.try_wait().unwrap().is_none(), "it waits for its jobs");
+    server.signal("TERM");
+    thread::sleep(Duration::from_millis(500));
+    assert!(
+        server.process.try_wait().unwrap().is_none(),
+        "an echo of the first counts for nothing"
+    );
     server.signal("TERM");
     assert_eq!(server.ended(Duration::from_secs(5)), 130);
 }

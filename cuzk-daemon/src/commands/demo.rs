@@ -3,9 +3,11 @@
 //! that the sector is small and the parameters are for development.
 
 use super::{
-    block_on,
+    block_on_workers,
     params::{development_dir, make},
-    print, print_json, table, CommandError,
+    print, print_json,
+    save::{typed, Kept},
+    table, CommandError,
 };
 use crate::{
     address::Address,
@@ -21,7 +23,10 @@ use cuzk_core::{
     proof::{CircuitId, ProofKind, SectorSize},
     sample::Sample,
 };
-use std::{env, fs, path::Path};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 /// Shown under `cuzk demo --help`.
 pub const EXAMPLES: &str = "\
@@ -29,6 +34,7 @@ Examples:
   cuzk demo                        WinningPoSt and WindowPoSt, some seconds each
   cuzk demo --kind porep           the big one: minutes, most of them for its parameters
   cuzk demo --kind all --json
+  cuzk demo --save sample          keeps requests and proofs, and shows the commands that take them
 
 Development parameters are made on first use and kept; --params-dir says where.";
 
@@ -42,6 +48,9 @@ pub struct DemoArgs {
     /// Determines the sector's content
     #[arg(long, default_value_t = 7)]
     seed: u64,
+    /// Keep the requests and proofs in this folder, and show how to prove and verify them again
+    #[arg(long, value_name = "DIR")]
+    save: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -61,7 +70,9 @@ pub fn run(args: &DemoArgs, flags: &SettingFlags, file: Option<&Path>) -> Result
     let kinds = kinds(&args.kind)?;
     let own_folder = || Some(development_dir().display().to_string());
     let params_dir = flags.params_dir.clone().or_else(own_folder);
-    let mut settings = Config::load(file, &SettingFlags { params_dir, ..flags.clone() })?.settings;
+    let config = Config::load(file, &SettingFlags { params_dir, ..flags.clone() })?;
+    config.require_memory()?;
+    let mut settings = config.settings;
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         CommandError::Failed(format!("{what}: {error}"))
     };
@@ -76,7 +87,10 @@ pub fn run(args: &DemoArgs, flags: &SettingFlags, file: Option<&Path>) -> Result
     make(&circuits, &settings.params_dir)?;
 
     settings.listen = vec![Address::Unix(folder.path().join("cuzk.sock"))];
-    let rows = block_on(prove_all(&settings, &sample, &kinds))?;
+    let rows = block_on_workers(prove_all(&settings, &sample, &kinds))?;
+    if let Some(folder) = &args.save {
+        save(folder, &sample, &rows, &settings.params_dir)?;
+    }
     let bad = rows.iter().filter(|row| row.verified.is_err()).count();
     show(&rows, args.json)?;
     match bad {
@@ -137,6 +151,28 @@ async fn prove(client: &mut Client, sample: &Sample, kind: ProofKind) -> Result<
         _ => Err(times.error_message.clone()),
     };
     Ok(Row { kind, constraints, times, peak_bytes, verified })
+}
+
+/// Keeps the requests and proofs, and shows the commands that take them.
+fn save(
+    folder: &Path,
+    sample: &Sample,
+    rows: &[Row],
+    params_dir: &Path,
+) -> Result<(), CommandError> {
+    let kept = Kept::in_folder(folder)?;
+    let params = format!("--params-dir={}", params_dir.display());
+    for row in rows {
+        let request = kept.request(row.kind, &sample.request(row.kind))?;
+        let request = || request.iter().map(String::as_str).chain([params.as_str()]);
+        eprintln!("{}", typed(["cuzk", "prove"].into_iter().chain(request())));
+        if row.verified.is_ok() {
+            let proof = format!("--proof={}", kept.proof(row.kind, &row.times.proof)?);
+            let words = ["cuzk", "verify", &proof].into_iter().chain(request());
+            eprintln!("{}", typed(words));
+        }
+    }
+    Ok(())
 }
 
 /// Lets the kernel start the process's peak memory over; where it does not, peaks only grow.

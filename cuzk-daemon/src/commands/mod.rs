@@ -9,6 +9,7 @@ pub mod memprobe;
 pub mod params;
 pub mod prove;
 pub mod request;
+mod save;
 pub mod serve;
 pub mod simulate;
 pub mod status;
@@ -21,7 +22,10 @@ use std::{
     future::Future,
     io::{self, Write},
     path::PathBuf,
+    sync::Mutex,
+    thread,
 };
+use tokio::runtime;
 use tonic::{Code, Status};
 
 /// Threads that parse requests and open parameters, beside those that compute.
@@ -114,9 +118,25 @@ pub fn table<const N: usize>(head: [&str; N]) -> Table {
     table
 }
 
-/// Runs what is asynchronous, and leaves behind what blocks.
+/// Runs what is asynchronous on this thread, and leaves behind what blocks.
 pub fn block_on<T>(work: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    run_on(&mut runtime::Builder::new_current_thread(), work)
+}
+
+/// The same, with workers that answer many clients at once.
+pub fn block_on_workers<T>(
+    work: impl Future<Output = Result<T, CommandError>>,
+) -> Result<T, CommandError> {
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    require_threads(workers)?;
+    run_on(runtime::Builder::new_multi_thread().worker_threads(workers), work)
+}
+
+fn run_on<T>(
+    builder: &mut runtime::Builder,
+    work: impl Future<Output = Result<T, CommandError>>,
+) -> Result<T, CommandError> {
+    let runtime = builder
         .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()
@@ -124,4 +144,23 @@ pub fn block_on<T>(work: impl Future<Output = Result<T, CommandError>>) -> Resul
     let result = runtime.block_on(work);
     runtime.shutdown_background();
     result
+}
+
+/// Whether so many threads can be had: where they cannot, the runtime panics and then hangs.
+fn require_threads(count: usize) -> Result<(), CommandError> {
+    let gate = Mutex::new(());
+    thread::scope(|scope| {
+        let closed = gate.lock();
+        let started = (0..count).try_for_each(|_| {
+            let wait = || drop(gate.lock());
+            thread::Builder::new().spawn_scoped(scope, wait).map(drop)
+        });
+        drop(closed);
+        started
+    })
+    .map_err(|error| {
+        CommandError::Failed(format!(
+            "{count} threads cannot be had: {error} (is RLIMIT_NPROC set? `ulimit -u` shows it)"
+        ))
+    })
 }

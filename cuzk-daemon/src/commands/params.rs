@@ -13,7 +13,7 @@ use cuzk_core::{
     params::{
         dev,
         published::{self, Finding},
-        Params,
+        Params, ParamsError,
     },
     proof::CircuitId,
 };
@@ -66,7 +66,8 @@ pub struct Folders {
 pub fn development_dir() -> PathBuf {
     let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let cache = cache.filter(|path| path.is_absolute()).or_else(home);
+    let absolute = |path: &PathBuf| path.is_absolute();
+    let cache = cache.filter(absolute).or_else(|| home().filter(absolute));
     cache.unwrap_or_else(|| "/var/tmp".into()).join("cuzk/development-parameters")
 }
 
@@ -137,7 +138,7 @@ fn check(params: &Params, circuits: &[CircuitId]) -> Result<(), CommandError> {
             Finding::Development(_) => "sound, INSECURE development parameters".to_owned(),
             Finding::Unlisted(_) => "sound, but nothing is published under this name".to_owned(),
             Finding::Native => "good: native, checksums match".to_owned(),
-            Finding::Bad(error) => format!("BAD: {error}"),
+            Finding::Bad(error) => format!("BAD: {}", without_path(error, &result.path)),
         };
         rows.add_row([result.path.display().to_string(), size(result.bytes), finding]);
     }
@@ -149,6 +150,13 @@ fn check(params: &Params, circuits: &[CircuitId]) -> Result<(), CommandError> {
         0 => Ok(()),
         bad => Err(CommandError::Failed(format!("{bad} of {} files are bad", results.len()))),
     }
+}
+
+/// An error that begins with the file's name, in a row that begins with it too.
+fn without_path(error: &ParamsError, path: &Path) -> String {
+    let error = error.to_string();
+    let path = format!("{}: ", path.display());
+    error.strip_prefix(&path).unwrap_or(&error).to_owned()
 }
 
 fn size(bytes: Option<u64>) -> String {

@@ -47,6 +47,13 @@ pub struct ProveArgs {
     json: bool,
 }
 
+impl ProveArgs {
+    /// Whether a daemon is to do the work.
+    pub fn is_remote(&self) -> bool {
+        self.server.is_some()
+    }
+}
+
 /// Makes the proof and puts it where it was asked for.
 pub fn run(args: &ProveArgs, settings: &Settings) -> Result<(), CommandError> {
     let request = args.request.read()?;
@@ -92,7 +99,8 @@ async fn remotely(
     tokio::select! {
         result = client.await_proof(wait) => Ok(result?.into_inner()),
         _ = tokio::signal::ctrl_c() => {
-            canceller.cancel_proof(wire::CancelProofRequest { job_id }).await?;
+            let cancel = wire::CancelProofRequest { job_id };
+            client::short(canceller.cancel_proof(cancel)).await?;
             Err(CommandError::Interrupted)
         }
     }

@@ -1,10 +1,13 @@
 //! `cuzk serve`: the daemon, from its sockets to its orderly end.
 
-use super::{block_on, print, CommandError};
+use super::{block_on_workers, print, CommandError};
 use crate::{config::Settings, server::Daemon};
 use cuzk_core::{engine::Engine, proof::CircuitId};
-use std::{io, sync::Arc};
-use tokio::signal::unix::{signal, Signal, SignalKind};
+use std::{io, sync::Arc, time::Duration};
+use tokio::{
+    signal::unix::{signal, Signal, SignalKind},
+    time::sleep,
+};
 
 /// Shown under `cuzk serve --help`.
 pub const EXAMPLES: &str = "\
@@ -17,21 +20,22 @@ Every flag can also be set in the file (memory_budget = \"100GiB\") and in the e
 (CUZK_MEMORY_BUDGET=100GiB); flags win, then the environment, then the file. `cuzk config` shows
 what is in force. SIGTERM lets running jobs go on for shutdown_grace; a second one ends at once.";
 
+/// Who signals a process and then its group (timeout(1), supervisors, shells) means it once.
+const ECHO: Duration = Duration::from_millis(250);
+
 /// Serves until a signal ends it.
 pub fn run(settings: &Settings) -> Result<(), CommandError> {
-    let circuits = settings
-        .preload
-        .iter()
-        .map(|name| name.parse::<CircuitId>())
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| CommandError::Usage(format!("preload: {error}")))?;
-    block_on(serve(settings, circuits))
+    let circuits = settings.preload.iter().map(|circuit| circuit.0).collect();
+    block_on_workers(serve(settings, circuits))
 }
 
 async fn serve(settings: &Settings, circuits: Vec<CircuitId>) -> Result<(), CommandError> {
     let mut signals = Signals::listen()
         .map_err(|error| CommandError::Failed(format!("cannot listen for signals: {error}")))?;
-    let daemon = Daemon::start(settings).await?;
+    let daemon = tokio::select! {
+        daemon = Daemon::start(settings) => daemon?,
+        _ = signals.next() => return Err(CommandError::Interrupted),
+    };
     for address in daemon.addresses() {
         print(&format!("listening on {address}\n"))?;
     }
@@ -42,7 +46,7 @@ async fn serve(settings: &Settings, circuits: Vec<CircuitId>) -> Result<(), Comm
     tracing::info!(event = "shutdown", signal = name, grace_seconds = grace.as_secs_f64());
     tokio::select! {
         () = daemon.shutdown(grace) => Ok(()),
-        _ = signals.next() => Err(CommandError::Interrupted),
+        () = signals.again() => Err(CommandError::Interrupted),
     }
 }
 
@@ -69,6 +73,19 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         })
+    }
+
+    /// A second signal, and not the first one's echo.
+    async fn again(&mut self) {
+        let echo = sleep(ECHO);
+        tokio::pin!(echo);
+        loop {
+            tokio::select! {
+                () = &mut echo => break,
+                _ = self.next() => {}
+            }
+        }
+        self.next().await;
     }
 
     async fn next(&mut self) -> &'static str {

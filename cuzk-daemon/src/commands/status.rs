@@ -12,7 +12,7 @@ const SHOWN: usize = 8;
 pub fn run(server: &Address, json: bool) -> Result<(), CommandError> {
     let status = block_on(async {
         let mut client = client::connect(server).await?;
-        Ok(client.get_status(wire::GetStatusRequest {}).await?.into_inner())
+        Ok(client::short(client.get_status(wire::GetStatusRequest {})).await?)
     })?;
     if json {
         return print_json(&as_json(&status));
