@@ -4,6 +4,7 @@ use crate::{
     address::Address,
     commands::{self, CommandError},
     config::{Config, SettingFlags},
+    progress::note,
     telemetry,
 };
 use clap::{
@@ -155,7 +156,7 @@ pub fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            note(&format!("error: {error}"));
             ExitCode::from(error.exit_code())
         }
     }

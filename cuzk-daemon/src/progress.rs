@@ -2,7 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
-    io::IsTerminal,
+    io::{self, IsTerminal, Write},
     time::{Duration, Instant},
 };
 
@@ -10,6 +10,11 @@ use std::{
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 const SPIN: Duration = Duration::from_millis(120);
+
+/// Tells people one line. That nobody reads it is no reason to stop, as `eprintln` would.
+pub fn note(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
 
 /// The stages of one job, as they come.
 pub struct Stages {
@@ -35,7 +40,7 @@ impl Stages {
             self.shown = stage;
             match &self.spinner {
                 Some(spinner) => spinner.set_message(stage),
-                None => eprintln!("{stage}"),
+                None => note(stage),
             }
         }
     }
@@ -80,7 +85,7 @@ impl Meter {
             }
             None if Instant::now() >= self.line_due => {
                 self.line_due = Instant::now() + LINE_EVERY;
-                eprintln!("{}: {step} {} %", self.what, 100 * done / total.max(1));
+                note(&format!("{}: {step} {} %", self.what, 100 * done / total.max(1)));
             }
             None => {}
         }

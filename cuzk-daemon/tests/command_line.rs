@@ -278,6 +278,15 @@ fn exit_codes_tell_wrong_use_from_nobody_there() {
     assert!(refused(cuzk(&check), 1).contains("no parameter files in "));
 }
 
+/// As in `cuzk … 2>&1 | head -1`.
+#[test]
+fn that_nobody_reads_the_messages_changes_no_exit_code() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = cuzk(&["status", "--server=unix:///not/there.sock"]);
+    assert_eq!(command.stderr(writer).status().unwrap().code(), Some(3));
+}
+
 #[test]
 fn help_and_completions_are_printed() {
     assert!(done(cuzk(&["--help"])).contains("Exit codes:"));

@@ -13,6 +13,7 @@ use crate::{
     address::Address,
     client::{self, Client},
     config::{Config, SettingFlags, Settings},
+    progress::note,
     server::Daemon,
     wire::{self, await_proof_response::Status as Ended},
 };
@@ -81,7 +82,7 @@ pub fn run(args: &DemoArgs, flags: &SettingFlags, file: Option<&Path>) -> Result
     // Filecoin's code reads these once, on first use; no other thread runs yet.
     env::set_var("FIL_PROOFS_PARAMETER_CACHE", &settings.params_dir);
     env::set_var("FIL_PROOFS_PARENT_CACHE", folder.path().join("parents"));
-    eprintln!("sealing a fresh 2 KiB sector");
+    note("sealing a fresh 2 KiB sector");
     let sample = Sample::make(args.seed).map_err(|error| failed("no sector", &error))?;
     let circuits: Vec<_> = kinds.iter().map(|kind| circuit(*kind)).collect();
     make(&circuits, &settings.params_dir)?;
@@ -136,7 +137,7 @@ async fn prove(client: &mut Client, sample: &Sample, kind: ProofKind) -> Result<
         .and_then(|blank| CircuitSize::of(blank).map_err(|error| error.to_string()))
         .map_err(CommandError::Failed)?
         .constraints;
-    eprintln!("proving {kind}: {constraints} constraints");
+    note(&format!("proving {kind}: {constraints} constraints"));
     forget_peak();
     let submit = Some(sample.request(kind).into());
     let reply = client.prove(wire::ProveRequest { submit }).await?.into_inner();
@@ -165,11 +166,11 @@ fn save(
     for row in rows {
         let request = kept.request(row.kind, &sample.request(row.kind))?;
         let request = || request.iter().map(String::as_str).chain([params.as_str()]);
-        eprintln!("{}", typed(["cuzk", "prove"].into_iter().chain(request())));
+        note(&typed(["cuzk", "prove"].into_iter().chain(request())));
         if row.verified.is_ok() {
             let proof = format!("--proof={}", kept.proof(row.kind, &row.times.proof)?);
             let words = ["cuzk", "verify", &proof].into_iter().chain(request());
-            eprintln!("{}", typed(words));
+            note(&typed(words));
         }
     }
     Ok(())

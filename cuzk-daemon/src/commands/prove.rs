@@ -6,7 +6,7 @@ use crate::{
     client,
     config::Settings,
     file::write_atomically,
-    progress::Stages,
+    progress::{note, Stages},
     server::start_engine,
     service::answer,
     wire::{self, await_proof_response::Status as Ended},
@@ -73,14 +73,14 @@ pub fn run(args: &ProveArgs, settings: &Settings) -> Result<(), CommandError> {
     if args.json {
         return print_json(&as_json(&result));
     }
-    eprintln!(
+    note(&format!(
         "proved in {:.2} s (waited {:.2}, parameters {:.2}, synthesis {:.2}, compute {:.2})",
         seconds(result.total_ms),
         seconds(result.queue_wait_ms),
         seconds(result.srs_load_ms),
         seconds(result.synthesis_ms),
         seconds(result.gpu_compute_ms),
-    );
+    ));
     match args.output {
         Some(_) => Ok(()),
         None => print(&format!("{}\n", hex::encode(&result.proof))),
@@ -93,7 +93,7 @@ async fn remotely(
 ) -> Result<wire::AwaitProofResponse, CommandError> {
     let mut client = client::connect(server).await?;
     let job_id = client.submit_proof(request).await?.into_inner().job_id;
-    eprintln!("job {job_id} on {server}");
+    note(&format!("job {job_id} on {server}"));
     let wait = wire::AwaitProofRequest { job_id: job_id.clone(), timeout_ms: 0 };
     let mut canceller = client.clone();
     tokio::select! {
