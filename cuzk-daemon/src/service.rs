@@ -317,6 +317,7 @@ impl From<&SrsStatus> for wire::SrsStatus {
             size_bytes: srs.bytes,
             ref_count: u32::try_from(srs.users).unwrap_or(u32::MAX),
             pinned_bytes: srs.pinned,
+            compiled_bytes: srs.compiled,
         }
     }
 }

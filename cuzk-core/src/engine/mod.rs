@@ -10,6 +10,7 @@
 //! Nothing large is kept outside the budget: a request's bytes are reserved when its job is accepted,
 //! a partition's memory when it is admitted. The engine is the governor's [plant](plant).
 
+mod circuits;
 mod job;
 mod lane;
 mod learned;
@@ -46,6 +47,7 @@ use crate::memory::{best_provider, PinnedPool};
 use crate::params::{Params, ParamsError};
 use crate::pipeline::{Footprint, StageTimes};
 use crate::proof::{CircuitId, Priority, ProofKind, ProofRequest};
+use circuits::OpenCircuits;
 use job::{Job, Part, Past, Waiter};
 use learned::Learned;
 use prover::{Prover, Proving};
@@ -245,8 +247,12 @@ impl Engine {
             params = params.with_native_dir(native_dir);
         }
         let learned = Learned::open(params.native_dir());
-        let params = OpenSrs::new(params);
-        let prover = Prover { params, pool: Arc::clone(&pool), threads: config.threads };
+        let prover = Prover {
+            circuits: OpenCircuits::new(params.clone()),
+            params: OpenSrs::new(params),
+            pool: Arc::clone(&pool),
+            threads: config.threads,
+        };
         let shared = Arc::new(Shared {
             started: Instant::now(),
             budget: MemoryBudget::new(config.memory_budget),
@@ -429,7 +435,9 @@ impl Engine {
     /// Closes a circuit's parameters when no proof uses them. Returns the bytes unmapped, `None`
     /// when they were not open.
     pub fn evict(&self, circuit: CircuitId) -> Option<u64> {
-        self.shared.prover.params.close(circuit)
+        let prover = &self.shared.prover;
+        let parameters = prover.params.close(circuit)?;
+        Some(parameters + prover.circuits.close(circuit).unwrap_or(0))
     }
 
     /// Accepts nothing more, lets jobs finish until `deadline`, then cancels what is left and ends

@@ -35,6 +35,9 @@ impl Plant for Shared {
         into.idle_bytes = pool.idle;
         into.idle_chunks = self.pool.chunks(pool.idle);
         self.prover.params.report(into);
+        let (mapped, idle) = self.prover.circuits.mapped_and_idle();
+        into.file_cache += mapped;
+        into.idle_circuits = idle;
     }
 
     fn apply(&self, action: Action) {
@@ -55,8 +58,9 @@ impl Plant for Shared {
                 self.prover.params.drop_cache();
                 self.turnstile.strain(STRAIN);
             }
-            // There are none, and the governor's own hands purge the allocator.
-            Action::EvictCircuits(_) | Action::PurgeAllocator => {}
+            Action::EvictCircuits(_) => self.prover.circuits.close_idle(),
+            // The governor's own hands do it.
+            Action::PurgeAllocator => {}
         }
     }
 }

@@ -5,13 +5,15 @@ use std::time::Instant;
 
 use rand::rngs::OsRng;
 
-use super::srs::OpenSrs;
+use super::circuits::{OpenCircuits, Way};
+use super::srs::{OpenSrs, SrsStatus};
 use super::work::{Admitted, Work, WorkError};
+use crate::circuit::compiled::Recorder;
 use crate::circuit::{self, Matrices};
 use crate::groth16::{self, Proof};
 use crate::memory::PinnedPool;
 use crate::params::{ParamsError, Srs};
-use crate::pipeline::{self, Buffers, Footprint, StageTimes};
+use crate::pipeline::{self, Buffers, Evaluated, Footprint, PipelineError, StageTimes};
 use crate::proof::{Partition, Priority, ProofKind, ProofRequest};
 
 /// How often a proof that does not verify is proved.
@@ -20,9 +22,21 @@ const TRIES: u32 = 2;
 /// What all proofs share.
 pub(super) struct Prover {
     pub params: OpenSrs,
+    pub circuits: OpenCircuits,
     pub pool: Arc<PinnedPool>,
     /// Threads of the device.
     pub threads: usize,
+}
+
+impl Prover {
+    /// What is open of each circuit, and every native file that is not.
+    pub fn status(&self) -> Vec<SrsStatus> {
+        let mut all = self.params.status();
+        for srs in &mut all {
+            srs.compiled = self.circuits.opened(srs.circuit).unwrap_or(0);
+        }
+        all
+    }
 }
 
 /// A request to be proved.
@@ -57,7 +71,9 @@ impl Work for Proving {
     }
 
     fn path(&self) -> String {
-        self.request.circuit_id().to_string()
+        let circuit = self.request.circuit_id();
+        let compiled = self.prover.circuits.opened(circuit).is_some();
+        format!("{circuit} {}", if compiled { "compiled" } else { "plain" })
     }
 
     fn footprint(&self) -> Result<Footprint, ParamsError> {
@@ -96,15 +112,49 @@ impl Proving {
         admitted: &mut Admitted<'_>,
     ) -> Result<Proof, WorkError> {
         admitted.stage("synthesising");
-        let buffers = Buffers::new(srs, |len| admitted.scalars(len))?;
-        let evaluated =
-            pipeline::synthesize(circuit, Matrices::Circuit, srs, buffers, admitted.host())?;
+        let evaluated = self.evaluate(circuit, srs, admitted)?;
         let computed =
             admitted.device(|turn| pipeline::compute(evaluated, srs, turn, &mut OsRng))?;
         let (proof, times) = computed?;
         admitted.spent(times);
         self.record(times);
         Ok(proof)
+    }
+
+    /// Synthesises, with the matrices from wherever they are had fastest.
+    fn evaluate(
+        &self,
+        circuit: Box<dyn circuit::AnyCircuit>,
+        srs: &Srs,
+        admitted: &mut Admitted<'_>,
+    ) -> Result<Evaluated, WorkError> {
+        let (id, circuits) = (self.request.circuit_id(), &self.prover.circuits);
+        let buffers = Buffers::new(srs, |len| admitted.scalars(len))?;
+        let host = admitted.host();
+        let synthesize = |matrices| pipeline::synthesize(circuit, matrices, srs, buffers, host);
+        match circuits.way(id, srs) {
+            Way::Plain => Ok(synthesize(Matrices::Circuit)?),
+            Way::Compiled(compiled) => match synthesize(Matrices::Compiled(&compiled)) {
+                Err(PipelineError::Compiled(error)) => {
+                    circuits.damaged(id, &compiled, &error);
+                    Err(WorkError::Again)
+                }
+                other => Ok(other?),
+            },
+            Way::Record(path, identity) => match Recorder::begin(&path, identity, host) {
+                Ok(Some(mut recorder)) => {
+                    let evaluated = synthesize(Matrices::Recorded(&mut recorder));
+                    let finish = |_| recorder.finish().map(drop);
+                    circuits.recorded(id, evaluated.as_ref().ok().map(finish));
+                    Ok(evaluated?)
+                }
+                // Another process has recorded it by now, or it cannot be recorded.
+                other => {
+                    circuits.recorded(id, other.err().map(Err));
+                    Ok(synthesize(Matrices::Circuit)?)
+                }
+            },
+        }
     }
 
     fn record(&self, times: StageTimes) {

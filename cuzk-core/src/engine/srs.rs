@@ -46,6 +46,8 @@ pub struct SrsStatus {
     pub bytes: u64,
     /// Bytes of it that are pinned.
     pub pinned: u64,
+    /// Bytes of the compiled circuit that is mapped beside them; 0 when none is.
+    pub compiled: u64,
     /// Proofs that use them now.
     pub users: usize,
 }
@@ -161,7 +163,7 @@ impl OpenSrs {
 
     /// Tells the governor what could be given up or pinned.
     pub fn report(&self, into: &mut Workload) {
-        (into.idle_circuits, into.idle_srs, into.unpinned_srs, into.file_cache) = (0, 0, 0, 0);
+        (into.idle_srs, into.unpinned_srs, into.file_cache) = (0, 0, 0);
         for opened in self.all() {
             let (bytes, pinned) = (opened.bytes(), opened.pinned());
             if !opened.is_winning() {
@@ -216,12 +218,12 @@ impl OpenSrs {
         }
     }
 
-    /// Everything that is open, and every native file that is not.
+    /// Everything that is open, and every native file that is not; without the compiled circuits.
     pub fn status(&self) -> Vec<SrsStatus> {
         let tell = |opened: &Arc<Opened>| {
             let (circuit, bytes, pinned) = (opened.circuit, opened.bytes(), opened.pinned());
             let tier = if pinned == bytes { Tier::Hot } else { Tier::Warm };
-            SrsStatus { circuit, tier, bytes, pinned, users: opened.users() }
+            SrsStatus { circuit, tier, bytes, pinned, compiled: 0, users: opened.users() }
         };
         let mut all: Vec<_> = self.all().iter().map(tell).collect();
         let opened = all.len();
@@ -232,7 +234,7 @@ impl OpenSrs {
             }
             if let Ok(file) = std::fs::metadata(self.params.native_path(&stem)) {
                 let (tier, bytes) = (Tier::Cold, file.len());
-                all.push(SrsStatus { circuit, tier, bytes, pinned: 0, users: 0 });
+                all.push(SrsStatus { circuit, tier, bytes, pinned: 0, compiled: 0, users: 0 });
             }
         }
         all

@@ -89,7 +89,7 @@ pub(super) fn read(shared: &Shared) -> EngineStatus {
         device: format!("CPU, {} threads", shared.config.threads),
         queues: queues.to_vec(),
         running,
-        srs: shared.prover.params.status(),
+        srs: shared.prover.status(),
         completed,
         failed,
         uptime: shared.started.elapsed(),

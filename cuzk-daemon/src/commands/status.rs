@@ -66,7 +66,7 @@ fn as_page(server: &Address, status: &wire::GetStatusResponse) -> String {
     line(format!("\n{}", queues.trim_fmt()));
 
     if !status.loaded_srs.is_empty() {
-        let mut loaded = table(["parameters", "tier", "size", "pinned", "users"]);
+        let mut loaded = table(["parameters", "tier", "size", "pinned", "compiled", "users"]);
         for srs in &status.loaded_srs {
             let tier = srs.tier().as_str_name().to_lowercase();
             loaded.add_row([
@@ -74,6 +74,7 @@ fn as_page(server: &Address, status: &wire::GetStatusResponse) -> String {
                 tier,
                 size(srs.size_bytes),
                 size(srs.pinned_bytes),
+                size(srs.compiled_bytes),
                 srs.ref_count.to_string(),
             ]);
         }
@@ -127,6 +128,7 @@ fn as_json(status: &wire::GetStatusResponse) -> serde_json::Value {
             "size_bytes": srs.size_bytes,
             "ref_count": srs.ref_count,
             "pinned_bytes": srs.pinned_bytes,
+            "compiled_bytes": srs.compiled_bytes,
         })
     };
     let queue = |queue: &wire::QueueStatus| {

@@ -69,6 +69,11 @@ impl Compiled {
         self.map.len() as u64
     }
 
+    /// Bytes of dictionary and index, which are no part of the mapping.
+    pub fn held_bytes(&self) -> u64 {
+        (size_of_val(&*self.coefficients) + size_of_val(&*self.blocks)) as u64
+    }
+
     /// How much of a circuit there is in it.
     pub fn sizes(&self) -> &Sizes {
         &self.header.sizes
