@@ -6,15 +6,17 @@
 //! waits for memory that somebody less urgent holds.
 
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use cuzk_governor::budget::{self, Ask, Reservation, ReserveError};
 use cuzk_governor::governor::purge_allocator;
+use parking_lot::Mutex;
 
 use super::job::{Part, Past};
-use super::running::Running;
+use super::running::{shed_class, Running};
 use super::turnstile::StopFlag;
 use super::work::{Admitted, Work, WorkError};
 use super::{EngineError, JobId, Shared, State};
@@ -120,15 +122,18 @@ impl Lane {
             return Err(Interrupted.into());
         }
         state.next_run += 1;
-        let running = Arc::new(Running::new(
-            state.next_run,
-            taken.job.clone(),
-            self.priority,
-            taken.past.sheds,
-            taken.cancelled.child(),
-            &buffers,
-            heap,
-        ));
+        let running = Arc::new(Running {
+            id: state.next_run,
+            job: taken.job.clone(),
+            priority: self.priority,
+            shed: shed_class(self.priority, taken.past.sheds),
+            stop: taken.cancelled.child(),
+            since: Instant::now(),
+            asked: asked.total(),
+            account: Arc::default(),
+            heap: Mutex::new(heap),
+            buffers: AtomicU64::new(0),
+        });
         if let Some(job) = state.jobs.get_mut(&taken.job) {
             if !std::mem::replace(&mut job.started, true) {
                 job.timings.queue_wait = job.accepted.elapsed();

@@ -35,33 +35,10 @@ pub(super) struct Running {
     /// What pays for the heap.
     pub heap: Mutex<Reservation>,
     /// Bytes in buffers.
-    buffers: AtomicU64,
+    pub buffers: AtomicU64,
 }
 
 impl Running {
-    pub fn new(
-        id: u64,
-        job: JobId,
-        priority: Priority,
-        sheds: u32,
-        stop: StopFlag,
-        buffers: &Reservation,
-        heap: Reservation,
-    ) -> Self {
-        Self {
-            id,
-            job,
-            priority,
-            shed: shed_class(priority, sheds),
-            stop,
-            since: Instant::now(),
-            asked: buffers.bytes() + heap.bytes(),
-            account: Arc::default(),
-            heap: Mutex::new(heap),
-            buffers: AtomicU64::new(0),
-        }
-    }
-
     /// Enters bytes taken for buffers.
     pub fn took(&self, bytes: u64) {
         self.buffers.fetch_add(bytes, Ordering::Relaxed);
@@ -100,7 +77,7 @@ impl Running {
 }
 
 /// When a partition may be shed.
-fn shed_class(priority: Priority, sheds: u32) -> Shed {
+pub(super) fn shed_class(priority: Priority, sheds: u32) -> Shed {
     match priority {
         Priority::Critical => Shed::Never,
         Priority::High => Shed::InEmergency,
