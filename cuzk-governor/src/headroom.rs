@@ -7,7 +7,7 @@
 //! residual   = unreclaimable usage − resident           the greatest of the last trust_ticks
 //! usable     = limit − residual − resident              the least limit of the last trust_ticks
 //! error      = rise of the usage in a tick − rise of resident     (each at least 0)
-//! margin     = floor·limit + 16 MiB, or if more: Q(quantile) + (h − 1)·Q(0.9) of the last 512
+//! margin     = floor·largest + 16 MiB, or if more: Q(quantile) + (h − 1)·Q(0.9) of the last 512
 //!              errors, h = reaction / tick; fading from start·limit in the warm-up;
 //!              times 1 + stale ticks
 //! admissible = limit − residual − margin
@@ -17,7 +17,9 @@
 //! decision has given memory back, h ticks pass; one of them may be as bad as the worst seen,
 //! the others as bad as bad ones usually are. So a jump is covered once, and a steady leak of r
 //! a tick by h·r. The floor covers what no reading shows: charges that the kernel keeps per CPU
-//! in batches of 64 pages, and statistics that it may update two seconds late.
+//! in batches of 64 pages, and statistics that it may update two seconds late. It is a share of the
+//! largest limit there was, up to four times the present one: a limit that is cut makes nobody
+//! else on the machine grow more slowly.
 //!
 //! Where it fails: growth faster than any in the window, before it was ever seen (the floor is
 //! all there is then); a quantile below 1 ignores the very worst ticks of eight minutes by
@@ -39,6 +41,8 @@ mod tests;
 
 /// Below any share of a limit: batched charges and late statistics of some dozens of CPUs.
 const SMALLEST_MARGIN: u64 = 16 << 20;
+/// The floor is a share of the largest limit there was, at most so many times the present one.
+const FORMER: u64 = 4;
 /// What an ordinary bad tick is.
 const ORDINARY: f64 = 0.9;
 /// Samples closer than this together, in ticks, are of the same tick.
@@ -136,6 +140,8 @@ struct Watch {
     last: Option<Reading>,
     residuals: Recent,
     limits: Recent,
+    /// The largest limit there was.
+    largest: u64,
     errors: Errors,
     /// The error of the tick that is not over yet, and how much of it has passed.
     open_error: u64,
@@ -319,6 +325,7 @@ impl Watch {
             last: None,
             residuals: Recent::default(),
             limits: Recent::default(),
+            largest: 0,
             errors: Errors::new(),
             open_error: 0,
             open_ticks: 0.0,
@@ -330,6 +337,7 @@ impl Watch {
     fn learn(&mut self, reading: Reading, step: Step) {
         self.residuals.push(reading.unreclaimable.saturating_sub(step.resident));
         self.limits.push(reading.limit.unwrap_or(u64::MAX));
+        self.largest = self.largest.max(reading.limit.unwrap_or(0));
         if let Some(last) = self.last {
             let growth = |to: u64| to.saturating_sub(last.unreclaimable + step.foretold);
             self.growth = growth(reading.unreclaimable) as f64 / step.seconds;
@@ -371,7 +379,9 @@ impl Watch {
         let ordinary = self.errors.quantile(ORDINARY) as f64;
         let learned = self.errors.quantile(set.margin_quantile) + (later * ordinary) as u64;
         let cold = 1.0 - (self.errors.len() as f64 / f64::from(set.warmup_ticks.max(1))).min(1.0);
-        learned.max(share(set.margin_floor) + SMALLEST_MARGIN).max(share(set.margin_start * cold))
+        let machine = self.largest.min(limit.saturating_mul(FORMER));
+        let floor = (set.margin_floor * machine as f64) as u64 + SMALLEST_MARGIN;
+        learned.max(floor).max(share(set.margin_start * cold))
     }
 }
 

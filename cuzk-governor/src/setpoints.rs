@@ -75,7 +75,7 @@ knobs! {
         [seconds(5), seconds(3), seconds(2)],
         "from a decision until its memory is back; an emergency is a limit nearer than this";
     trust_ticks: u32, "CUZK_GOV_TRUST_TICKS", 1..=16,
-        [5, 3, 2],
+        [5, 4, 2],
         "good news is believed after so many samples, bad news at once";
     margin_quantile: f64, "CUZK_GOV_MARGIN_QUANTILE", 0.5..=1.0,
         [1.0, 0.999, 0.99],

@@ -250,6 +250,20 @@ fn stalls_and_kills_are_counted_since_the_last_sample() {
     assert_eq!(forecaster.observe(&reading, &ledger(0, 0), &bare()).kills, 0);
 }
 
+#[test]
+fn the_floor_stays_a_share_of_the_largest_limit_unless_that_is_long_past() {
+    let set = Setpoints { margin_floor: 0.1, ..bare() };
+    let mut forecaster = Forecaster::new();
+    let mut margin = |sequence, limit: u64| {
+        let mut reading = sample(sequence, 0);
+        reading.levels[0].limit = Some(limit * GIB);
+        forecaster.observe(&reading, &ledger(0, 0), &set).margin - (16 << 20)
+    };
+    assert_eq!(margin(1, 80), 8 * GIB);
+    assert_eq!(margin(2, 40), 8 * GIB, "nobody grows more slowly for it");
+    assert_eq!(margin(3, 10), 4 * GIB, "of four times the present one");
+}
+
 proptest! {
     /// The same past, and then less room in one way or another: never more is admitted.
     #[test]

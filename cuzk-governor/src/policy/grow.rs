@@ -1,7 +1,7 @@
-//! Take back what the ladder gave up, pin the SRS where there is room, and return idle chunks that
-//! the next partition has no use for, since they would only crowd out the page cache that mapped
-//! files live in. One step at a time, with a pause between two, and a pause after the last tick
-//! that was short. Slower than the retreat.
+//! Take back what the ladder gave up, pin the SRS where there is room beside the page cache that
+//! mapped files live in, and return idle chunks that the next partition has no use for, since they
+//! would only crowd that cache out. One step at a time, with a pause between two, and a pause after
+//! the last tick that was short. Slower than the retreat.
 
 use super::{Action, Situation, State};
 
@@ -28,7 +28,8 @@ pub(super) fn step(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Act
     }
 }
 
-/// One partition more at once, and a slice of the SRS beside it if there is room for both.
+/// One partition more at once, and a slice of the SRS beside it if there is room for both. Pinned
+/// SRS yields to a partition that would be tried, for it is usable where it is mapped.
 fn take_back(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Action>) {
     let room = now.spare().saturating_sub(now.share(now.set.grow_above));
     let wanted = state.climb.target(now);
@@ -37,9 +38,17 @@ fn take_back(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Action>) 
     if concurrency < wanted && beyond > 0 {
         state.concurrency = Some(concurrency + 1);
         beyond = beyond.saturating_sub(now.workload.smallest_waiting);
+    } else if concurrency < wanted && state.climb.tries() {
+        let lacks = now.workload.smallest_waiting.saturating_sub(room) + 1;
+        if lacks <= now.workload.idle_srs {
+            actions.push(Action::UnpinSrs(lacks));
+        }
+        return;
     }
     let pin = now.workload.unpinned_srs.min(beyond).min(SLICE);
-    if pin > 0 {
+    // Before anything runs, nobody knows what partitions and files take.
+    let known = !now.workload.running.is_empty() && beyond >= now.workload.file_cache;
+    if pin > 0 && known {
         actions.push(Action::PinSrs(pin));
     }
 }

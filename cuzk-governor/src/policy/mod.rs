@@ -7,8 +7,9 @@
 //! the ladder (`RUNGS`), one rung a tick, each only on a fresh sample: what a step will give back is
 //! credited for the reaction time, so that nothing is done twice for the same bytes, and a rung
 //! that was used rests as long. Work is thrown away only when the promises do not fit even
-//! without the margin, and that for a reaction time. Only if the limit is nearer than the
-//! reaction time does it take as many rungs at once as are needed.
+//! without the margin, and that for a reaction time. Only in an emergency does it take as many
+//! rungs at once as are needed: if the limit is nearer than the reaction time, if it was cut below
+//! what is promised, or if all have long stood still for want of memory.
 
 use std::time::Duration;
 
@@ -43,6 +44,9 @@ const RUNGS: [&dyn Rung; 6] = [
 
 /// Per cent stalled above which what is freed is taken by others at once.
 const CHOKED: f32 = 50.0;
+
+/// In an emergency one part in so many of what a step frees is counted on.
+const IN_TIME: u64 = 4;
 
 /// A way to give memory back.
 trait Rung: Sync {
@@ -201,8 +205,13 @@ pub struct State {
     /// The last time that memory was short, and that something grew.
     short_at: Option<Duration>,
     grown_at: Option<Duration>,
+    /// The limit of the last tick.
+    limit: u64,
     /// Since when promises do not fit even without a margin.
     short_since: Option<Duration>,
+    /// Since when all tasks stall although promises fit, or since the last remedy, and how many
+    /// partitions had finished then.
+    choked: Option<(Duration, u64)>,
     /// Until when each rung rests.
     rests: [Duration; RUNGS.len()],
     /// Bytes on their way back, and until when they are counted on.
@@ -224,7 +233,9 @@ impl State {
             stepped_at: None,
             short_at: None,
             grown_at: None,
+            limit: 0,
             short_since: None,
+            choked: None,
             rests: [Duration::ZERO; RUNGS.len()],
             credits: Vec::with_capacity(Self::MOST),
             shed: Vec::with_capacity(Self::MOST),
@@ -267,7 +278,11 @@ struct Situation<'a> {
     set: &'a Setpoints,
     /// Bytes to give back, less those on their way.
     need: u64,
+    /// Bytes that will be gone by the time that they are back.
+    coming: u64,
     emergency: bool,
+    /// Whether nobody has got on for long.
+    stuck: bool,
     /// Whether work may be thrown away for it.
     short: bool,
 }
@@ -299,6 +314,7 @@ pub fn decide(
     if headroom.deficit > 0 {
         hold::step(state, &now);
     }
+    drop_cache::unclog(state, &now, actions);
     if now.need > 0 {
         retreat(state, &now, actions);
     } else if headroom.deficit == 0 && headroom.stale_ticks == 0 {
@@ -324,32 +340,45 @@ fn assess<'a>(
 ) -> Situation<'a> {
     let near = headroom.time_to_limit.is_some_and(|left| left < set.reaction);
     // A limit that was cut is reached without any growth.
+    let cut = state.limit.saturating_sub(headroom.limit) > headroom.margin
+        && headroom.promised > headroom.usable;
+    state.limit = headroom.limit;
     let reached = headroom.promised > headroom.usable && headroom.usable < headroom.margin / 4;
-    let emergency = near || reached || (headroom.deficit > 0 && headroom.usable == 0);
+    let overdrawn = headroom.promised > headroom.usable || headroom.usable < headroom.margin / 2;
+    state.short_since = overdrawn.then(|| state.short_since.unwrap_or(headroom.at));
+    let short_for =
+        |long: Duration| state.short_since.is_some_and(|since| headroom.at >= since + long);
+    let hasty = near || cut || reached || (headroom.deficit > 0 && headroom.usable == 0);
+    // Nobody gets on, and waiting does not help.
+    let stuck = headroom.stalled > CHOKED && short_for(set.refuse_after);
+    let emergency = hasty || stuck;
     // What is given back now helps a reaction time later; by then so much more is gone.
     let coming = (headroom.growth as f64 * set.reaction.as_secs_f64()) as u64;
     let wanted = if emergency || headroom.deficit > 0 { headroom.deficit + coming } else { 0 };
     // Where all tasks stall, others take what comes back as it comes: growth looks slower than the
     // hunger behind it, and nothing that is on its way can be counted on.
-    let credit = match (emergency, headroom.stalled > CHOKED) {
+    let credit = match (hasty, headroom.stalled > CHOKED) {
         (true, true) => 0,
         (true, false) => state.fading_credit(headroom.at, set.reaction),
         (false, _) => state.credit(),
     };
-    let need = wanted.saturating_sub(credit).max(starved(headroom, workload));
-    let overdrawn = headroom.promised > headroom.usable || headroom.usable < headroom.margin / 2;
-    state.short_since = overdrawn.then(|| state.short_since.unwrap_or(headroom.at));
-    let short = state.short_since.is_some_and(|since| headroom.at >= since + set.reaction);
-    Situation { headroom, workload, set, need, emergency, short }
+    let need = wanted.saturating_sub(credit).max(starved(headroom, workload, set));
+    let short = short_for(set.reaction);
+    if stuck {
+        state.short_since = Some(headroom.at);
+    }
+    Situation { headroom, workload, set, need, coming, emergency, stuck, short }
 }
 
 /// What the smallest partition lacks while nothing runs at all: progress is never zero if
-/// giving up something idle lets one run.
-fn starved(headroom: &Headroom, workload: &Workload) -> u64 {
+/// giving up something idle lets one run. A little more than that: what is there just so is gone
+/// before it is back.
+fn starved(headroom: &Headroom, workload: &Workload, set: &Setpoints) -> u64 {
     let asked = workload.smallest_waiting;
     let waits = workload.running.is_empty() && workload.waiting > 0;
-    if waits && asked <= possible(headroom, workload) {
-        (headroom.reserved + asked).saturating_sub(headroom.admissible)
+    let lacks = (headroom.reserved + asked).saturating_sub(headroom.admissible);
+    if waits && lacks > 0 && asked <= possible(headroom, workload) {
+        lacks + (set.grow_above * headroom.limit as f64) as u64
     } else {
         0
     }
@@ -374,8 +403,14 @@ fn retreat(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Action>) {
             continue;
         }
         while let Some(step) = rung.offer(state, &Situation { need: now.need - given, ..*now }) {
+            // What gives nothing back by itself is not repeated, however near the limit.
+            if at < state.rests[at_rung] && step.frees == 0 {
+                break;
+            }
             take(state, now, at_rung, &step, actions);
-            given += step.frees.min(now.need - given);
+            // Near the limit what comes back too late does not count, and how fast it comes is not known.
+            let counted = if now.emergency { step.frees / IN_TIME } else { step.frees };
+            given += counted.min(now.need - given);
             if !now.emergency || given == now.need {
                 return;
             }

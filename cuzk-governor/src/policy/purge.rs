@@ -1,5 +1,6 @@
 //! Make the allocator return what was freed. How much comes back is known only afterwards, so
-//! half of it is counted on.
+//! half of it is counted on. In an emergency it is done whatever the allocator says of itself: it
+//! does not see what threads and drivers keep.
 
 use super::{Action, Rung, Situation, State, Step};
 
@@ -11,6 +12,6 @@ const LEAST: u64 = 1 << 20;
 impl Rung for Purge {
     fn offer(&self, _: &State, now: &Situation<'_>) -> Option<Step> {
         let frees = now.headroom.allocator_free / 2;
-        (frees >= LEAST).then_some(Step { action: Action::PurgeAllocator, frees })
+        (frees >= LEAST || now.emergency).then_some(Step { action: Action::PurgeAllocator, frees })
     }
 }

@@ -13,7 +13,7 @@ const PIECES: usize = 8;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Refusal {
     hopeless_since: Option<Duration>,
-    /// What was asked when jobs were refused; `None` while they are taken.
+    /// The least that was asked when jobs were refused; `None` while they are taken.
     refused: Option<u64>,
     best: [u64; PIECES],
     piece: u64,
@@ -48,8 +48,9 @@ pub(super) fn step(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Act
     let hopeless = waits && asked > possible && now.headroom.stale_ticks == 0;
     refusal.hopeless_since = hopeless.then(|| refusal.hopeless_since.unwrap_or(now.headroom.at));
     let long = |since: Duration| now.headroom.at >= since + now.set.refuse_after;
-    if refusal.hopeless_since.is_some_and(long) && refusal.refused.is_none_or(|r| asked < r) {
-        refusal.refused = Some(asked);
+    if refusal.hopeless_since.is_some_and(long) {
+        refusal.hopeless_since = Some(now.headroom.at);
+        refusal.refused = Some(refusal.refused.map_or(asked, |least| least.min(asked)));
         actions.push(Action::Refuse { asked, possible });
     }
     refusal.refused.is_some()

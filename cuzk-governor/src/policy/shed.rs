@@ -1,6 +1,7 @@
 //! Cancel a partition, to be started again later: the dearest rung, and the only one that
 //! throws work away. Of the lowest priority, the one that frees most bytes for a second of work
-//! lost; the youngest of equals. Never the last one that runs.
+//! lost; the youngest of equals. The last one that runs goes only where the limit is at hand and what
+//! it still needs is not there: the kernel would take it, and all else with it.
 
 use std::cmp::Ordering;
 
@@ -15,14 +16,21 @@ impl Rung for ShedOne {
         }
         let runs = |partition: &&Partition| !state.being_shed(partition.id);
         let running = now.workload.running.iter().filter(runs);
-        if running.clone().count() < 2 {
-            return None;
-        }
         let least = |tier| running.clone().filter(|p| p.shed == tier).min_by(|a, b| cheaper(a, b));
         let in_need = || least(Shed::InEmergency).filter(|_| now.emergency);
         let victim = least(Shed::Freely).or_else(in_need)?;
+        if running.count() < 2 && !(now.emergency && doomed(victim, state, now)) {
+            return None;
+        }
         Some(Step { action: Action::Shed(victim.id), frees: freed(victim) })
     }
+}
+
+/// Whether it cannot go on: what it still needs is not there and will not be.
+fn doomed(partition: &Partition, state: &State, now: &Situation<'_>) -> bool {
+    let back = state.fading_credit(now.headroom.at, now.set.reaction) / 2;
+    let room = now.headroom.usable.max(now.headroom.margin / 4) + back;
+    now.stuck || partition.to_come + now.coming > room
 }
 
 /// Bytes that its reservation gives back.

@@ -246,6 +246,9 @@ impl Kernel {
             self.enforce(group);
         }
         self.reclaim_in_background();
+        for pid in 0..self.processes.len() {
+            self.swap_in(pid);
+        }
     }
 
     /// Lowers or raises a limit; enforced at the next step, as a write to `memory.max` is.
@@ -324,10 +327,12 @@ impl Kernel {
         self.files[file.0].cached
     }
 
-    /// Drops a file's pages (`POSIX_FADV_DONTNEED`).
-    pub fn drop_cache(&mut self, file: FileId) {
-        let bytes = std::mem::take(&mut self.files[file.0].cached);
+    /// Drops up to so many bytes of a file's pages (`POSIX_FADV_DONTNEED`); how many there were.
+    pub fn drop_cache(&mut self, file: FileId, bytes: u64) -> u64 {
+        let bytes = bytes.min(self.files[file.0].cached);
+        self.files[file.0].cached -= bytes;
         self.sub_usage(self.files[file.0].group, bytes);
+        bytes
     }
 
     /// What a process holds, as the kernel shows it.
@@ -479,6 +484,21 @@ impl Kernel {
         self.swap_left -= bytes;
         self.swap_free -= bytes;
         bytes
+    }
+
+    /// What a process runs into comes back, as fast as it went, while there is room at every level.
+    fn swap_in(&mut self, pid: usize) {
+        let mut bytes = self.processes[pid].swapped.min(self.swap_left);
+        let mut level = Some(self.processes[pid].group).filter(|_| bytes > 0);
+        while let Some(at) = level {
+            let group = &self.groups[at];
+            bytes = bytes.min(group.max.min(group.high).saturating_sub(group.usage));
+            level = group.parent;
+        }
+        self.processes[pid].swapped -= bytes;
+        self.swap_free += bytes;
+        self.swap_left -= bytes;
+        self.account(pid, Class::Anon, bytes);
     }
 
     /// Nothing left below `level` that reclaim could take, ever: the kernel kills only then.

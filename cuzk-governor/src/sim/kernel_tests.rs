@@ -125,3 +125,29 @@ fn swap_saves_slowly_before_the_kernel_kills() {
     assert!(kernel.alive(pid));
     assert!(kernel.swapped_share(pid) > 0.0);
 }
+
+#[test]
+fn what_was_swapped_out_comes_back_once_there_is_room() {
+    let machine =
+        Machine { total: 10 * GIB, reclaim_per_s: GIB, swap: 2 * GIB, swap_per_s: 4 * GIB };
+    let mut kernel = Kernel::new(machine);
+    let (one, other) = (kernel.spawn(kernel.host(), 0), kernel.spawn(kernel.host(), 0));
+    kernel.advance(STEP);
+    kernel.charge(one, Class::Anon, 6 * GIB);
+    kernel.charge(other, Class::Anon, 5 * GIB);
+    assert!(kernel.swapped_share(one) > 0.0);
+    kernel.end(other);
+    (0..4).for_each(|_| kernel.advance(STEP));
+    assert_eq!((kernel.swapped_share(one), kernel.resident(one).anon), (0.0, 6 * GIB));
+}
+
+#[test]
+fn no_more_of_a_file_is_dropped_than_was_asked_for() {
+    let (mut kernel, group) = kernel();
+    let file = kernel.add_file(group);
+    kernel.advance(STEP);
+    let cached = kernel.read(file, 3 * GIB);
+    assert_eq!(kernel.drop_cache(file, GIB), GIB);
+    assert_eq!((kernel.cached(file), kernel.view(group).file), (cached - GIB, cached - GIB));
+    assert_eq!(kernel.drop_cache(file, u64::MAX), cached - GIB);
+}

@@ -283,7 +283,7 @@ impl Plant {
         into.smallest_waiting = may_start.iter().map(|&p| self.needs(p)).min().unwrap_or(0);
         into.idle_chunks = self.idle / (64 << 20);
         into.idle_bytes = self.idle;
-        into.file_cache = self.srs_pinned.min(kernel.cached(self.srs_file));
+        into.file_cache = kernel.cached(self.srs_file) + kernel.cached(self.compiled_file);
         // Ours is a mapped file: its pages are reclaimable and on no books.
         into.idle_circuits = 0;
         // A device stage goes on from the mapped file, more slowly.
@@ -319,7 +319,7 @@ impl Plant {
         while let Some(&id) = self.running.last() {
             self.requeue(id, now);
         }
-        kernel.drop_cache(self.compiled_file);
+        kernel.drop_cache(self.compiled_file, u64::MAX);
         self.pid = pid;
         self.up_at = now + Duration::from_secs_f64(self.spec.restart_s);
         self.orders.clear();
@@ -334,8 +334,8 @@ impl Plant {
     pub fn close(&mut self, kernel: &mut Kernel) -> u64 {
         self.free_idle(kernel, u64::MAX);
         self.unpin(kernel, u64::MAX);
-        kernel.drop_cache(self.srs_file);
-        kernel.drop_cache(self.compiled_file);
+        kernel.drop_cache(self.srs_file, u64::MAX);
+        kernel.drop_cache(self.compiled_file, u64::MAX);
         self.leaving.clear();
         self.fixed_booked = None;
         self.budget.usage().reserved
@@ -697,15 +697,22 @@ impl Plant {
             Class::Shmem | Class::Driver => 0,
         };
         let piece = (bytes - arena) / PIECES;
+        let mut booked = booked.filter(|_| self.books == Books::Whole);
         for n in 1..PIECES {
             let part = self.spec.free_delay + unpin * n as u32 / PIECES as u32;
             kernel.release(self.pid, class, piece, part);
+            let booked = take(&mut booked, piece);
+            self.keep_booked(kernel.now() + part, booked);
         }
         kernel.release(self.pid, class, bytes - arena - piece * (PIECES - 1), delay);
         kernel.release(self.pid, class, arena, ARENA_HOLDS);
-        if let Some(mut booked) = booked.filter(|_| self.books == Books::Whole) {
+        self.keep_booked(kernel.now() + delay, booked);
+    }
+
+    fn keep_booked(&mut self, until: Duration, booked: Option<Reservation>) {
+        if let Some(mut booked) = booked {
             booked.report_resident(booked.bytes());
-            self.leaving.push((kernel.now() + delay, booked));
+            self.leaving.push((until, booked));
         }
     }
 
@@ -737,12 +744,17 @@ impl Plant {
                 put(&mut self.srs_booked, granted);
             }
             Action::FreeIdleChunks(bytes) => self.free_idle(kernel, bytes),
-            Action::DropFileCache(_) => kernel.drop_cache(self.srs_file),
+            Action::DropFileCache(bytes) => {
+                let left = bytes - kernel.drop_cache(self.srs_file, bytes);
+                kernel.drop_cache(self.compiled_file, left);
+            }
             Action::PurgeAllocator => {
                 kernel.purge(self.pid, self.spec.free_delay);
                 self.threads_seen = 0;
             }
-            Action::EvictCircuits(_) => kernel.drop_cache(self.compiled_file),
+            Action::EvictCircuits(bytes) => {
+                kernel.drop_cache(self.compiled_file, bytes);
+            }
             Action::UnpinSrs(bytes) => self.unpin(kernel, bytes),
             Action::Shed(id) => self.shed(kernel, id as usize),
             Action::Refuse { possible, .. } => {
@@ -763,6 +775,11 @@ impl Plant {
             return;
         }
         let part = &mut self.parts[id];
+        let held = part.heap + part.chunks;
+        if held > booked(&part.reserved) {
+            // It takes more than it was thought to, and was not at its peak yet.
+            self.trust.measure(self.jobs[part.job].estimate, held + held / 8);
+        }
         let chunks = std::mem::take(&mut part.chunks);
         let booked = take(&mut part.reserved, chunks);
         self.give_back(kernel, Class::Shmem, chunks, booked);

@@ -111,7 +111,8 @@ pub struct Outcome {
     pub peak: u64,
     /// On the books after everything was given back.
     pub left_on_books: u64,
-    /// The longest stretch in which work was there and no partition finished.
+    /// The longest stretch in which work was there and no partition finished or was refused, without the
+    /// time in which a level was above its limit: the kernel grants nothing to anybody then.
     pub longest_drought: Duration,
     /// Decisions taken.
     pub ticks: u64,
@@ -263,6 +264,9 @@ impl<'w> Run<'w> {
                 finished = progress.finished + progress.refused;
                 fruitful = now;
             }
+            if self.above_limit() {
+                fruitful = (fruitful + self.world.step).min(now);
+            }
             self.outcome.longest_drought = self.outcome.longest_drought.max(now - fruitful);
             if now >= last_row + Duration::from_secs(1) {
                 last_row = now;
@@ -278,6 +282,14 @@ impl<'w> Run<'w> {
             self.outcome.left_on_books = self.plant.close(&mut self.kernel);
         }
         self.outcome
+    }
+
+    /// Whether a limit was lowered below usage, and the kernel has not got there yet.
+    fn above_limit(&self) -> bool {
+        self.levels
+            .iter()
+            .map(|&level| self.kernel.view(level))
+            .any(|v| v.usage > v.max.saturating_add(v.max / 100))
     }
 
     fn happen(&mut self, now: Duration) {

@@ -6,13 +6,21 @@
 //!
 //! # What counts as avoidable
 //! Let the governed plant be killed at `k`, and let `R` be the stated reaction time
-//! ([`Setpoints::reaction`]). The same world is run again, governed until `k − R`; at that moment
-//! everything but the one partition that needs the least is ordered away, by the same orders with the same
-//! delays, and nothing starts again. If that run lives on for 30 s after `k`, then some policy could have
-//! avoided the kill, and the governor is at fault. The reference is clairvoyant: it knows at `k − R` that
-//! the kill is coming, even where the sensor lies. Two things nobody can know: that a limit will be cut, in
-//! one stroke, before it is cut; and anything at all while the sensor is silent. So a kill within `R` and a
-//! tick of a cut, or in a silence or within `R` of its end, counts as unavoidable.
+//! ([`Setpoints::reaction`]). The same world is run again, governed until a warning; then everything but the
+//! one partition that needs the least is ordered away, by the same orders with the same delays, and nothing
+//! starts again. If that run lives on for 30 s after `k`, then some policy could have avoided the kill, and
+//! the governor is at fault. The warning comes at `k − R`: the reference is clairvoyant, it knows that the
+//! kill is coming even where the sensor lies or is silent. One thing nobody can know: that a limit will be
+//! cut, in one stroke, before it is cut. So the warning comes no sooner than a tick after the last cut
+//! before `k`, or after the end of the silence that it fell into, when a governor that samples every tick
+//! has seen it.
+//!
+//! The reference keeps one partition, for so does the governor where it could fit: a plant that never runs
+//! anything is never killed either.
+//!
+//! # What counts as starvation
+//! [`drought_bound`]. No world is exempt. The clock stands still while a level is above its limit, which
+//! happens after a cut: the kernel grants nothing to anybody then, however long it takes to get below.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,8 +32,7 @@ use crate::budget::Priority;
 use crate::policy::Shed;
 use crate::setpoints::Setpoints;
 use crate::sim::kernel::Machine;
-use crate::sim::plant::Books;
-use crate::sim::run::{run, Outcome, Srs, Steering, Unobserved, Until};
+use crate::sim::run::{run, Outcome, Steering, Unobserved, Until};
 use crate::sim::spec::{Event, Job, Neighbour, Overhead, PlantSpec, What, World};
 
 const MIB: u64 = 1 << 20;
@@ -100,7 +107,7 @@ fn broken(world: &World, outcome: &Outcome) -> Option<Broken> {
         return avoidable(world, at).then_some(Broken::AvoidableKill { at });
     }
     let bound = drought_bound(world);
-    if outcome.longest_drought > bound && one_at_a_time_gets_on(world, bound) {
+    if outcome.longest_drought > bound {
         return Some(Broken::Starved { lasted: outcome.longest_drought, bound });
     }
     (outcome.left_on_books > 0).then_some(Broken::LeftOnBooks { bytes: outcome.left_on_books })
@@ -109,44 +116,43 @@ fn broken(world: &World, outcome: &Outcome) -> Option<Broken> {
 /// Whether a policy that gave up everything but one partition in time would have lived.
 fn avoidable(world: &World, at: Duration) -> bool {
     let mut world = world.clone();
-    let reaction = world.setpoints.reaction;
-    let tick = world.setpoints.tick;
-    let hidden = |e: &Event| match e.what {
-        What::Limit { .. } => e.at < at && at < e.at + tick + reaction,
-        What::SensorStalls(lasts) => e.at < at && at < e.at + lasts + reaction,
-        What::SensorLies { .. } | What::ReadsFile { .. } => false,
-    };
-    if world.events.iter().any(hidden) {
-        return false;
-    }
+    let Setpoints { reaction, tick, .. } = world.setpoints;
+    let cut = |e: &&Event| e.at < at && matches!(e.what, What::Limit { .. });
+    let seen = world.events.iter().filter(cut).map(|e| audible(&world, e.at) + tick).max();
+    let warned = at.saturating_sub(reaction).max(seen.unwrap_or_default());
     world.horizon = at + Duration::from_secs(30);
-    let warned = at.saturating_sub(reaction);
     run(&world, Steering::GovernedUntil(warned), Until::Killed, &mut Unobserved).kills.is_empty()
 }
 
-/// Whether a plant that nobody steers, and that runs one partition at a time with everything mapped, is
-/// neither killed nor starved. Where it is, there is not enough for anybody.
-fn one_at_a_time_gets_on(world: &World, bound: Duration) -> bool {
-    let alone = Steering::Fixed {
-        total: u64::MAX,
-        concurrency: 1,
-        books: Books::Whole,
-        srs: Srs::Mapped,
-        after_kill: 1.0,
+/// The first moment from this one on at which the sensor is not silent.
+fn audible(world: &World, from: Duration) -> Duration {
+    let silence = |e: &Event| match e.what {
+        What::SensorStalls(lasts) => Some((e.at, e.at + lasts)),
+        _ => None,
     };
-    let outcome = run(world, alone, Until::Killed, &mut Unobserved);
-    outcome.kills.is_empty() && outcome.longest_drought <= bound
+    // In order of time: a silence that begins in another one prolongs it.
+    world.events.iter().filter_map(silence).fold(from, |at, (begin, end)| {
+        if begin <= at && at < end {
+            end
+        } else {
+            at
+        }
+    })
 }
 
-/// The stated bound on starvation: while there is work, and unless even one partition at a time starves, a partition finishes or is refused within ten
-/// times what the longest one takes alone with a cold cache, plus four times the time after which what
-/// cannot fit is refused.
+/// The stated bound on starvation: while there is work, a partition finishes or is refused within five times
+/// what the longest one takes alone with a cold cache, plus four times the time after which what cannot fit
+/// is refused. Where somebody reads a file through the group, its pages may fill the group, and all that a
+/// partition allocates has to be reclaimed first: the time for that is added, once.
 pub fn drought_bound(world: &World) -> Duration {
     let p = &world.plant;
     let scale = world.jobs.iter().map(|j| j.scale).fold(1.0, f64::max);
     let cold = (p.compiled + p.srs) as f64 / p.disk_per_s as f64;
     let alone = scale * (p.synthesis_s + p.device_s * (1.0 + p.mapped_penalty)) + p.finish_s + cold;
-    Duration::from_secs_f64(10.0 * alone) + world.setpoints.refuse_after * 4
+    let peak = world.jobs.iter().flat_map(|j| &j.peaks).max().copied().unwrap_or(0);
+    let filled = world.events.iter().any(|e| matches!(e.what, What::ReadsFile { .. }));
+    let reclaim = if filled { peak as f64 / world.machine.reclaim_per_s as f64 } else { 0.0 };
+    Duration::from_secs_f64(5.0 * alone + reclaim) + world.setpoints.refuse_after * 4
 }
 
 struct Maker {
