@@ -1,6 +1,6 @@
 //! `cuzk simulate`: the governor's policy on a simulated machine, against what else could be done there.
 
-use super::CommandError;
+use super::{print, CommandError};
 use cuzk_governor::setpoints::Setpoints;
 use cuzk_governor::sim::{
     plot::{self, Recording},
@@ -48,8 +48,7 @@ pub struct SimulateArgs {
 /// Runs the command.
 pub fn run(args: &SimulateArgs) -> Result<(), CommandError> {
     if args.list {
-        BUILT_IN.iter().for_each(|(name, _)| println!("{name}"));
-        return Ok(());
+        return print(&BUILT_IN.iter().map(|(name, _)| format!("{name}\n")).collect::<String>());
     }
     if let Some(path) = &args.replay {
         return replay(path);
@@ -58,31 +57,28 @@ pub fn run(args: &SimulateArgs) -> Result<(), CommandError> {
         (Some(seed), _) => {
             let verdict = worlds::judge(seed);
             let broken = verdict.broken.map(|broken| broken.to_string());
-            println!("seed {seed}: {}", broken.as_deref().unwrap_or("no rule broken"));
+            print(&format!("seed {seed}: {}\n", broken.as_deref().unwrap_or("no rule broken")))?;
             (worlds::world(seed), 0)
         }
         (None, name) => {
             let scenario = Scenario::load(name.as_deref().unwrap_or_default())
                 .map_err(|why| CommandError::Usage(why.to_string()))?;
-            println!("{}", scenario.about.trim());
+            print(&format!("{}\n", scenario.about.trim()))?;
             if !scenario.sizes.is_empty() {
-                print!("{}", Sizes::run(&scenario));
+                print(&Sizes::run(&scenario).to_string())?;
             }
             (scenario.world, scenario.static_reserve)
         }
     };
     let mut recording = Recording::default();
     let comparison = compare(&world, static_reserve, &mut recording);
-    print!("{comparison}");
     let path = args
         .plot
         .clone()
         .unwrap_or_else(|| format!("{}.svg", comparison.name.replace(' ', "-")).into());
     plot::draw(&recording, &format!("{}, governed", comparison.name), &path)
         .map_err(|why| CommandError::Failed(why.to_string()))?;
-    println!("plot: {}", path.display());
-    println!("{}", comparison.json());
-    Ok(())
+    print(&format!("{comparison}plot: {}\n{}\n", path.display(), comparison.json()))
 }
 
 fn replay(path: &Path) -> Result<(), CommandError> {
@@ -92,8 +88,7 @@ fn replay(path: &Path) -> Result<(), CommandError> {
         .map_err(|why| CommandError::Usage(format!("{}: {why}", path.display())))?;
     for difference in &differences {
         let (recorded, now) = (&difference.recorded, &difference.now);
-        println!("line {}: recorded {recorded:?}, now {now:?}", difference.line);
+        print(&format!("line {}: recorded {recorded:?}, now {now:?}\n", difference.line))?;
     }
-    println!("{}", serde_json::json!({ "ticks": ticks, "differences": differences.len() }));
-    Ok(())
+    print(&format!("{}\n", serde_json::json!({ "ticks": ticks, "differences": differences.len() })))
 }
