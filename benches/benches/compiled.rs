@@ -1,13 +1,15 @@
 //! Each proof kind at 2 KiB: synthesis in full against a witness times the recorded matrices.
 //!
-//! The same circuit, from its first variable to the last value of A and B, two threads. The sides
-//! alternate; the file is in the page cache (`cold`: it is not, and the disk is part of the time).
-//! Recording is from a blank circuit; its peak is anonymous memory beyond what the process held
-//! before. Prints a table, then one line of JSON.
+//! The same circuit, from its first variable to the last value of A and B, the rows on one thread (as
+//! beside a busy device) and on two. The sides alternate; the file is in the page cache (`cold`: it
+//! is not, and the disk is part of the time). Recording is from a blank circuit; its peak is
+//! anonymous memory beyond what the process held before. Prints a table, then one line of JSON.
 //!
-//! `cargo bench --bench compiled -- [--kind porep] [--runs 5]`
+//! `cargo bench --bench compiled -- [--kind porep] [--runs 5]`; with `--record porep-32g` it only
+//! records, a circuit of any size.
 
 use std::env;
+use std::fmt;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -17,26 +19,30 @@ use std::time::Instant;
 use anyhow::{ensure, Context, Result};
 use blstrs::Scalar;
 use cuzk_benches::{machine, median, PeakWatch};
-use cuzk_core::circuit::compiled::{record, Compiled, Identity};
+use cuzk_core::circuit::compiled::{record, Compiled, Identity, Sizes};
 use cuzk_core::circuit::{synthesize, Matrices, Synthesized};
 use cuzk_core::device::Unhindered;
 use cuzk_core::params::CircuitSize;
-use cuzk_core::proof::{ProofKind, ProofRequest};
+use cuzk_core::proof::{CircuitId, ProofKind, ProofRequest};
 use cuzk_core::sample::Sample;
 use ff::Field;
-use rayon::ThreadPool;
 use serde::{Deserialize, Serialize};
-
-const THREADS: usize = 2;
 
 /// What was measured of one kind; seconds and bytes.
 #[derive(Debug, Serialize, Deserialize)]
 struct Row {
     plain: f64,
     compiled: f64,
+    compiled_on_two: f64,
     cold: f64,
-    record: f64,
-    record_peak: u64,
+    recording: Recording,
+}
+
+/// What recording took.
+#[derive(Debug, Serialize, Deserialize)]
+struct Recording {
+    seconds: f64,
+    peak: u64,
     file: u64,
     terms: u64,
     coefficients: u64,
@@ -53,45 +59,51 @@ fn main() -> Result<()> {
         println!("{}", serde_json::to_string(&measure(kind, runs)?)?);
         return Ok(());
     }
-    println!("{}, {THREADS} threads, 2 KiB sectors, medians of {runs}", machine());
+    if let Some(id) = value("--record") {
+        let recording = record_only(id.parse()?)?;
+        println!("{id}: {recording}");
+        println!(
+            "{}",
+            serde_json::json!({"bench": "compiled", "circuit": id, "recording": recording})
+        );
+        return Ok(());
+    }
+    println!("{}, 2 KiB sectors, medians of {runs}", machine());
     println!(
-        "{:<13} {:>8} {:>10} {:>7} {:>7} {:>9} {:>9} {:>11} {:>10} {:>13}",
-        "kind",
-        "plain s",
-        "compiled s",
-        "cold s",
-        "ratio",
-        "record s",
-        "peak MiB",
-        "on disk MiB",
-        "bytes/term",
-        "coefficients"
+        "{:<13} {:>8} {:>10} {:>8} {:>7} {:>7}  recording",
+        "kind", "plain s", "compiled s", "on two s", "cold s", "ratio"
     );
     let mut rows = serde_json::Map::new();
     for kind in kind.map_or(ProofKind::ALL.to_vec(), |kind| vec![kind]) {
         // A process of its own: its peak is its own, too.
         let row = child(kind, runs)?;
-        let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
         println!(
-            "{:<13} {:>8.3} {:>10.3} {:>7.3} {:>7.3} {:>9.2} {:>9.1} {:>11.2} {:>10.2} {:>13}",
+            "{:<13} {:>8.3} {:>10.3} {:>8.3} {:>7.3} {:>7.3}  {}",
             kind.to_string(),
             row.plain,
             row.compiled,
+            row.compiled_on_two,
             row.cold,
             row.compiled / row.plain,
-            row.record,
-            mib(row.record_peak),
-            mib(row.file),
-            row.file as f64 / row.terms as f64,
-            row.coefficients,
+            row.recording,
         );
         rows.insert(kind.to_string(), serde_json::to_value(row)?);
     }
-    let line = serde_json::json!({
-        "bench": "compiled", "machine": machine(), "threads": THREADS, "rows": rows,
-    });
-    println!("{line}");
+    println!("{}", serde_json::json!({"bench": "compiled", "machine": machine(), "rows": rows}));
     Ok(())
+}
+
+impl fmt::Display for Recording {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seconds, peak, file, terms, coefficients } = self;
+        let mib = |bytes: &u64| *bytes as f64 / (1 << 20) as f64;
+        let (peak, on_disk, density) = (mib(peak), mib(file), *file as f64 / *terms as f64);
+        write!(
+            f,
+            "{seconds:.2} s, peak {peak:.1} MiB, {on_disk:.2} MiB on disk, {terms} terms \
+             ({density:.2} bytes each, {coefficients} coefficients)"
+        )
+    }
 }
 
 fn child(kind: ProofKind, runs: usize) -> Result<Row> {
@@ -108,52 +120,62 @@ fn child(kind: ProofKind, runs: usize) -> Result<Row> {
 
 fn measure(kind: ProofKind, runs: usize) -> Result<Row> {
     let request = ProofRequest::parse(&Sample::make(1)?.request(kind))?;
-    let id = request.circuit_id();
-    let size = CircuitSize::of(id.blank()?)?;
-    let identity = Identity { circuit: id.file_stem()?, counts: size.counts() };
-    let folder = tempfile::tempdir_in(concat!(env!("CARGO_MANIFEST_DIR"), "/../target"))?;
+    let size = CircuitSize::of(request.circuit_id().blank()?)?;
+    let folder = folder()?;
     let path = folder.path().join("circuit.csr");
-
-    let (record, record_peak) =
-        recording(|| Ok(record(id.blank()?, &path, identity.clone(), &Unhindered)?))?;
-    let threads = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build()?;
-    let mut bench = Bench::new(request, size, threads);
-    let compiled = Compiled::open(&path, &identity)?;
-    let (mut plain, mut fast, mut cold) = (vec![], vec![], vec![]);
+    let identity = Identity { circuit: request.circuit_id().file_stem()?, counts: size.counts() };
+    let recording = recorded(request.circuit_id(), &path, &identity)?;
+    let mut compiled = Compiled::open(&path, &identity)?;
+    let two = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
+    let mut bench = Bench::new(request, size);
+    let (mut plain, mut alone, mut on_two, mut cold) = (vec![], vec![], vec![], vec![]);
     for _ in 0..runs {
         let (seconds, expected) = bench.run(Matrices::Circuit)?;
         plain.push(seconds);
         let values = bench.hash();
         let (seconds, found) = bench.run(Matrices::Compiled(&compiled))?;
-        fast.push(seconds);
+        alone.push(seconds);
         ensure!(expected == found && values == bench.hash(), "the results differ");
-        // Unmapped pages only can be dropped.
+        on_two.push(two.install(|| bench.run(Matrices::Compiled(&compiled)))?.0);
+        // Pages that are mapped nowhere.
+        drop(compiled);
         drop_page_cache(&path)?;
-        let opened = Compiled::open(&path, &identity)?;
-        cold.push(bench.run(Matrices::Compiled(&opened))?.0);
+        compiled = Compiled::open(&path, &identity)?;
+        cold.push(bench.run(Matrices::Compiled(&compiled))?.0);
     }
     Ok(Row {
         plain: median(plain),
-        compiled: median(fast),
+        compiled: median(alone),
+        compiled_on_two: median(on_two),
         cold: median(cold),
-        record,
-        record_peak,
-        file: compiled.size_bytes(),
-        terms: compiled.sizes().terms,
-        coefficients: compiled.sizes().coefficients,
+        recording,
     })
 }
 
-/// Seconds, and the peak of anonymous memory beyond what was there before.
-fn recording(record: impl FnOnce() -> Result<()>) -> Result<(f64, u64)> {
+fn record_only(id: CircuitId) -> Result<Recording> {
+    let counts = CircuitSize::of(id.blank()?)?.counts();
+    let identity = Identity { circuit: id.file_stem()?, counts };
+    let folder = folder()?;
+    recorded(id, &folder.path().join("circuit.csr"), &identity)
+}
+
+/// On a real disk, as the build's output is.
+fn folder() -> Result<tempfile::TempDir> {
+    Ok(tempfile::tempdir_in(concat!(env!("CARGO_MANIFEST_DIR"), "/../target"))?)
+}
+
+fn recorded(id: CircuitId, path: &Path, identity: &Identity) -> Result<Recording> {
     // SAFETY: gives back free memory, and touches nothing that is in use.
     unsafe { libc::malloc_trim(0) };
     let (before, _) = PeakWatch::start().finish();
     let watch = PeakWatch::start();
     let started = Instant::now();
-    record()?;
+    record(id.blank()?, path, identity.clone(), &Unhindered)?;
     let seconds = started.elapsed().as_secs_f64();
-    Ok((seconds, watch.finish().0.saturating_sub(before)))
+    let peak = watch.finish().0.saturating_sub(before);
+    let compiled = Compiled::open(path, identity)?;
+    let Sizes { terms, coefficients, .. } = *compiled.sizes();
+    Ok(Recording { seconds, peak, file: compiled.size_bytes(), terms, coefficients })
 }
 
 fn drop_page_cache(path: &Path) -> Result<()> {
@@ -171,23 +193,21 @@ struct Bench {
     a: Vec<Scalar>,
     b: Vec<Scalar>,
     aux: Vec<Scalar>,
-    threads: ThreadPool,
 }
 
 impl Bench {
-    fn new(request: ProofRequest, size: CircuitSize, threads: ThreadPool) -> Self {
+    fn new(request: ProofRequest, size: CircuitSize) -> Self {
         // Not zeros, which the kernel hands out untouched: a pool's buffers have their pages.
         let buffer = |len| vec![Scalar::ONE; len];
         let (a, b, aux) = (buffer(size.domain()), buffer(size.domain()), buffer(size.aux));
-        Self { request, inputs: size.inputs, a, b, aux, threads }
+        Self { request, inputs: size.inputs, a, b, aux }
     }
 
     fn run(&mut self, matrices: Matrices<'_, '_>) -> Result<(f64, Synthesized)> {
         let circuit = self.request.partition(0)?.circuit;
-        let Self { inputs, a, b, aux, threads, .. } = self;
+        let Self { inputs, a, b, aux, .. } = self;
         let started = Instant::now();
-        let synthesized =
-            threads.install(|| synthesize(circuit, matrices, a, b, aux, *inputs, &Unhindered))?;
+        let synthesized = synthesize(circuit, matrices, a, b, aux, *inputs, &Unhindered)?;
         Ok((started.elapsed().as_secs_f64(), synthesized))
     }
 

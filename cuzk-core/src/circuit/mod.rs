@@ -29,8 +29,8 @@ pub trait ConstraintSink: Send {
     /// closures are never called.
     fn wants_values(&self) -> bool;
     /// Whether constraints are needed; without, their closures are never called, and all variables
-    /// are one to the circuit: the linear combinations that it carries along (half the work of a
-    /// synthesis) then stay one term long, and nobody sees them.
+    /// are one to the circuit: the linear combinations that it carries along (a third of the work
+    /// of a synthesis) then stay one term long, and nobody sees them.
     fn wants_constraints(&self) -> bool {
         true
     }

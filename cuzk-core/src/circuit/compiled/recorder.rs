@@ -30,7 +30,7 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// Bytes between two flushes to disk.
 const SYNC_EVERY: u64 = 64 << 20;
 
-/// A recording on its way.
+/// A recording on its way. One made beside a proof is best finished when the proof has verified.
 pub struct Recorder<'a> {
     output: Output,
     checkpoint: &'a dyn Checkpoint,

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bellpepper_core::{Circuit, ConstraintSystem, SynthesisError};
 use blstrs::Scalar;
@@ -146,6 +147,16 @@ fn a_compiled_snap_update_is_the_plain_one_bit_for_bit() {
 #[test]
 fn a_compiled_porep_is_the_plain_one_bit_for_bit() {
     compiled_is_plain(ProofKind::PorepSealCommit);
+}
+
+#[test]
+fn a_recording_pays_for_every_kind_and_not_when_it_is_read_longer_than_it_saves() {
+    // The bench's figures: bytes, milliseconds.
+    for (bytes, plain) in [(22_465_650, 1206), (13_067_726, 853), (506_455, 69), (1_886_654, 206)] {
+        assert!(pays(bytes, Duration::from_millis(plain)), "{bytes} bytes, {plain} ms");
+    }
+    assert!(!pays(100_000_000, Duration::from_secs(2)), "reading takes 1 s, and 0.9 s are saved");
+    assert!(!pays(u64::MAX, Duration::ZERO));
 }
 
 /// Powers of a secret; `rows` of them, of which the last is public.
