@@ -180,7 +180,7 @@ impl dyn NamedCircuit + '_ {
 }
 
 /// Opens a file to read. What is no file is refused: the opening of a pipe could wait for ever.
-fn open_file(path: &Path) -> Result<(File, Metadata), ParamsError> {
+pub(crate) fn open_file(path: &Path) -> Result<(File, Metadata), ParamsError> {
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)

@@ -11,7 +11,6 @@
 //! Assumes that nobody writes into a file once it has its name: a recording is made beside that and
 //! renamed. Someone else who truncates it while it is mapped ends the process with SIGBUS.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use blake3::Hash;
@@ -24,7 +23,7 @@ use super::rows::{Decoder, MAX_COEFFICIENTS};
 use super::CompiledError;
 use crate::circuit::{Density, Synthesized, Witness};
 use crate::device::Checkpoint;
-use crate::params::ParamsError;
+use crate::params::{open_file, ParamsError};
 
 /// Blocks that one thread gets through between two looks at the checkpoint: some 20 ms of work.
 const BLOCKS_PER_THREAD: usize = 8;
@@ -46,7 +45,7 @@ impl Compiled {
     /// # Errors
     /// [`CompiledError`] when it cannot be read, is damaged, of another version or circuit.
     pub fn open(path: &Path, expected: &Identity) -> Result<Self, CompiledError> {
-        let file = File::open(path).map_err(ParamsError::io(path, "open"))?;
+        let (file, _) = open_file(path)?;
         // SAFETY: recordings are never written once they have their name (see above), so the bytes
         // stay what they are while they are mapped.
         let map = unsafe { Mmap::map(&file) }.map_err(ParamsError::io(path, "map"))?;

@@ -1,8 +1,9 @@
 //! Records a circuit's constraints in a file while they stream past.
 //!
 //! Whatever the circuit's size, it holds one block of rows, two mebibytes of bitmaps, the dictionary
-//! and 40 bytes an earlier block: less than 12 MiB for the largest of Filecoin's. What it has
-//! written is flushed to disk every 64 MiB, so that dirty pages stay few as well.
+//! and 40 bytes an earlier block. What it has written is flushed to disk every 64 MiB, so that dirty
+//! pages stay few as well. The PoRep of 32 GiB (130 million rows) is recorded inside a cgroup of 256
+//! MiB: 6.3 MiB of anonymous memory, 70 s, 1.0 GiB on disk.
 //!
 //! The file appears under its name when it is complete, or not at all.
 
@@ -77,12 +78,15 @@ impl<'a> Recorder<'a> {
         checkpoint: &'a dyn Checkpoint,
     ) -> Result<Option<Self>, CompiledError> {
         let target = AtomicFile::begin(path, checkpoint)?;
-        if Compiled::open(path, &identity).is_ok() {
-            return Ok(None);
+        match Compiled::open(path, &identity) {
+            Ok(_) => return Ok(None),
+            // It could not be replaced in the end.
+            Err(error @ CompiledError::File(ParamsError::NoFile { .. })) => return Err(error),
+            Err(_) => {}
         }
         let layout = Layout::of(&identity.counts, &Sizes::default());
         let output = Output { target, at: layout.rows, unsynced: 0 };
-        output.target.file().set_len(layout.rows).map_err(|error| output.refused(error))?;
+        output.target.reserve(layout.rows)?;
         Ok(Some(Self {
             output,
             checkpoint,

@@ -273,6 +273,16 @@ fn a_file_of_another_length_is_refused_when_opened() {
 }
 
 #[test]
+fn what_is_no_file_is_refused_before_the_work() {
+    let recording = Recording::of("powers", recorded(10).size);
+    fs::create_dir(recording.path()).unwrap();
+    for refused in [recording.open().map(drop), recording.record(powers(10))] {
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains("found a folder, expected a file"), "{message}");
+    }
+}
+
+#[test]
 fn a_file_of_another_circuit_version_or_kind_is_refused_when_opened() {
     let recording = recorded(1000);
     let mut other = recording.identity.clone();
