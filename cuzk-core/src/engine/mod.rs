@@ -708,10 +708,15 @@ impl State {
         self.jobs.values().filter(before).count() as u32
     }
 
-    /// Of the partitions that wait, one of the least footprint.
+    /// Of the partitions that wait for memory, one of the least footprint; of all that wait, while none
+    /// does. Later ones stand behind those, however small they are.
     fn smallest_waiting(&self) -> Option<(String, Footprint)> {
-        let waits = |job: &&Job| job.next().is_some() || self.is_admitting(job);
-        let job = self.jobs.values().filter(waits).min_by_key(|job| job.predicted.total())?;
+        let smallest = |waits: &dyn Fn(&Job) -> bool| {
+            let waiting = self.jobs.values().filter(|job| waits(job));
+            waiting.min_by_key(|job| job.predicted.total())
+        };
+        let job = smallest(&|job| self.is_admitting(job))
+            .or_else(|| smallest(&|job| job.next().is_some()))?;
         Some((job.work.path(), job.predicted))
     }
 
