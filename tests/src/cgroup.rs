@@ -88,6 +88,34 @@ impl Cgroup {
         }
     }
 
+    /// Lowers its limit from one figure to another, by 8 MiB every 250 ms: in a plant's reaction time by less
+    /// than the margin, or no policy could help. v1 refuses what cannot be reclaimed down to, so there each
+    /// step is tried until it is taken. Ends early when `ends` says so; whether it came down.
+    pub fn lower(&self, from: u64, to: u64, mut ends: impl FnMut() -> bool) -> Result<bool> {
+        const STEP: u64 = 8 << 20;
+        let deadline = Instant::now() + Duration::from_secs(40);
+        let mut limit = from;
+        while limit > to {
+            if ends() || Instant::now() > deadline {
+                return Ok(false);
+            }
+            let next = to.max(limit.saturating_sub(STEP));
+            if self.limit(next).is_ok() {
+                limit = next;
+                thread::sleep(Duration::from_millis(250));
+            } else {
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+        Ok(true)
+    }
+
+    /// Throttles it above so many bytes; v2 only.
+    pub fn throttle_above(&self, bytes: u64) -> Result<()> {
+        anyhow::ensure!(self.version == Version::V2, "cgroup v1 has no memory.high");
+        self.write("memory.high", &bytes.to_string())
+    }
+
     /// Bytes charged to it now, page cache included.
     pub fn usage(&self) -> Result<u64> {
         self.number(match self.version {

@@ -3,13 +3,12 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use cuzk_tests::cgroup::Cgroup;
+use cuzk_tests::cgroup_or_skip;
 
 use crate::plant::{start, Regime, Running, Work};
-use crate::{cgroup_or_skip, disk, MIB};
+use crate::{disk, MIB};
 
 const LIMIT: u64 = 160 * MIB;
 /// What operators keep free of a limit, scaled down from the field's 10 GiB of 384.
@@ -85,33 +84,13 @@ fn governed_it_lives_though_its_limit_is_lowered_while_it_runs() {
         let leaf = cgroup_or_skip!("lowered");
         leaf.limit(2 * LIMIT).unwrap();
         let mut running = start(&leaf, regime, &Work::default());
-        lower(&leaf, &mut running);
+        let lowered = leaf.lower(2 * LIMIT, LIMIT, || running.has_ended());
+        assert!(lowered.unwrap() || running.has_ended(), "the limit did not come down");
         match regime {
             Regime::Static(_) => assert_killed(running, &leaf),
             Regime::Governed => assert_held(running, &leaf),
         }
     }
-}
-
-/// From twice the limit down to it, by 8 MiB every 250 ms: in the plant's reaction time by less than
-/// the margin, or no policy could help. v1 refuses a limit that is below what
-/// cannot be reclaimed, so there each step is tried until it is taken.
-fn lower(leaf: &Cgroup, running: &mut Running) {
-    let deadline = Instant::now() + Duration::from_secs(40);
-    let mut limit = 2 * LIMIT;
-    while limit > LIMIT && !running.has_ended() && Instant::now() < deadline {
-        if leaf.limit(limit - 8 * MIB).is_ok() {
-            limit -= 8 * MIB;
-            thread::sleep(Duration::from_millis(250));
-        } else {
-            thread::sleep(Duration::from_millis(2));
-        }
-    }
-    assert!(
-        limit == LIMIT || running.has_ended(),
-        "the limit came down to {} MiB only",
-        limit / MIB
-    );
 }
 
 fn write(path: &PathBuf, bytes: u64) {

@@ -10,23 +10,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cuzk_governor::budget::{Ask, MemoryBudget, Priority};
-use cuzk_governor::governor::{Governor, Observer, Parts, Plant, Tick};
+use cuzk_governor::governor::{Governor, Parts, Plant};
 use cuzk_governor::policy::{Action, Partition, Shed, Workload};
 use cuzk_governor::sensor::kernel::KernelSensor;
 use cuzk_governor::sensor::pressure::Trigger;
 use cuzk_governor::sensor::resolve::Root;
 use cuzk_governor::setpoints::Setpoints;
 use cuzk_tests::cgroup::Cgroup;
+use cuzk_tests::memory::Mapping;
+use cuzk_tests::ticks;
 use serde_json::{json, Value};
 
-use crate::puppet::Mapping;
 use crate::MIB;
 
 /// The variable that turns the test [`plant`] into one; holds its [`Work`].
 const ROLE: &str = "CUZK_TEST_PLANT";
 const REPLY: &str = "plant: ";
-/// Set by whoever wants to see what the governor sees.
-const TRACE: &str = "CUZK_TEST_TRACE";
 
 /// Partitions to work off, and what each reserves.
 const PARTITIONS: u32 = 10;
@@ -126,25 +125,6 @@ fn plant() {
     println!("{REPLY}{report}");
 }
 
-/// Says every tick on stderr.
-fn trace(tick: &Tick<'_>) {
-    let mib = |bytes: u64| bytes / MIB;
-    let now = tick.headroom;
-    eprintln!(
-        "{:>6} ms limit {} usable {} promised {} margin {} reserved {} to limit {:?} {:?} running {} {:?}",
-        now.at.as_millis(),
-        mib(now.limit),
-        mib(now.usable),
-        mib(now.promised),
-        mib(now.margin),
-        mib(now.reserved),
-        now.time_to_limit,
-        tick.decision.mode,
-        tick.workload.running.len(),
-        tick.actions,
-    );
-}
-
 /// The plant's state.
 struct Node {
     budget: MemoryBudget,
@@ -189,7 +169,7 @@ impl Node {
             budget: self.budget.clone(),
             plant: self.clone(),
             setpoints: set,
-            observer: std::env::var_os(TRACE).map(|_| -> Observer { Box::new(trace) }),
+            observer: Some(Box::new(ticks::trace)),
         })
         .unwrap();
         while governor.status().ticks == 0 {

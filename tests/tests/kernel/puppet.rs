@@ -12,6 +12,7 @@ use cuzk_governor::sensor::pressure::{Trigger, Woken};
 use cuzk_governor::sensor::resolve::{resolve, Root};
 use cuzk_governor::sensor::{Sample, Sensor};
 use cuzk_tests::cgroup::Cgroup;
+use cuzk_tests::memory::Mapping;
 use serde_json::{json, Value};
 
 /// The variable that turns the test [`puppet`] into one.
@@ -227,38 +228,4 @@ pub fn read_file(path: &Path) {
     let mut file = File::open(path).unwrap();
     let mut block = vec![0; 1 << 20];
     while file.read(&mut block).unwrap() > 0 {}
-}
-
-/// Memory of a given kind, every page of it touched.
-pub struct Mapping {
-    address: *mut libc::c_void,
-    bytes: usize,
-}
-
-// SAFETY: the mapping belongs to the process, not to a thread, and is only ever unmapped.
-unsafe impl Send for Mapping {}
-
-impl Mapping {
-    /// `kind` is MAP_PRIVATE or MAP_SHARED.
-    pub fn touched(bytes: u64, kind: libc::c_int) -> Self {
-        let bytes = bytes as usize;
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping anywhere; the result is checked.
-        let address = unsafe {
-            libc::mmap(std::ptr::null_mut(), bytes, access, kind | libc::MAP_ANONYMOUS, -1, 0)
-        };
-        assert_ne!(address, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-        for offset in (0..bytes).step_by(4096) {
-            // SAFETY: within the mapping just made, which nobody else knows.
-            unsafe { address.cast::<u8>().add(offset).write_volatile(1) };
-        }
-        Self { address, bytes }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped by us in one piece, and no reference into it exists.
-        unsafe { libc::munmap(self.address, self.bytes) };
-    }
 }

@@ -3,10 +3,11 @@
 use std::process::Command;
 
 use cuzk_tests::cgroup::Version;
+use cuzk_tests::cgroup_or_skip;
 use serde_json::Value;
 
 use crate::puppet::Puppet;
-use crate::{cgroup_or_skip, disk, MIB};
+use crate::{disk, MIB};
 
 /// A figure of the level at `depth` above the puppet's own.
 fn level(sample: &Value, depth: usize, figure: &str) -> u64 {
@@ -115,7 +116,7 @@ fn a_stall_for_memory_fires_the_trigger() {
     let before = watcher.sample();
     let source = watcher.tell("await psi 2 1000");
     // Root in a container may lack the privilege, root in the VM has it.
-    let window = if crate::is_inside_vm() { "1s" } else { "" };
+    let window = if cuzk_tests::vm::is_inside() { "1s" } else { "" };
     let expected = format!("OwnPressure({window}");
     assert!(source.as_str().unwrap().starts_with(&expected), "{source}");
     thrasher.order(&format!("thrash {} 3", file.display()));

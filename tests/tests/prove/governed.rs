@@ -10,7 +10,7 @@ use cuzk_core::proof::{CircuitId, ProofKind, RawRequest, SectorSize};
 use cuzk_governor::policy::{Action, Workload};
 use cuzk_governor::setpoints::Setpoints;
 use cuzk_tests::cgroup::Cgroup;
-use cuzk_tests::{parameters, skip};
+use cuzk_tests::{memory, parameters, skip};
 
 use super::{engine, engine_with, proof, sample, submit, turn, until_stage};
 
@@ -27,9 +27,7 @@ fn workload(engine: &Engine) -> Workload {
 
 /// This process's memory that no file can give back, in bytes.
 fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10
+    memory::resident().anonymous
 }
 
 fn status_of(engine: &Engine, kind: ProofKind) -> cuzk_core::engine::SrsStatus {
@@ -184,7 +182,7 @@ fn loading_and_pinning_parameters_peaks_at_one_copy_and_one_chunk() {
         Err(why) => return skip(format_args!("{why:#}")),
     };
     parameters::development(&[POREP]);
-    super::memory::drop_page_cache();
+    parameters::forget(POREP);
     let mut command = Command::new(std::env::current_exe().unwrap());
     let name = "governed::child_pins_the_poreps_parameters";
     command.args([name, "--exact", "--ignored", "--nocapture"]).env(CHILD, "1");

@@ -3,19 +3,17 @@
 //! The page cache of the mapped parameters (1.1 GiB) is charged to the cgroup and reclaimed; it is
 //! dropped before either run, so that both read the file and neither gets it from the other.
 
-use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use cuzk_core::params::Params;
-use cuzk_core::proof::{CircuitId, ProofKind, SectorSize};
+use cuzk_core::proof::ProofKind;
 use cuzk_tests::cgroup::Cgroup;
 use cuzk_tests::{parameters, skip};
 
 use super::{engine_with, proof, sample, submit, turn};
 
 const MIB: u64 = 1 << 20;
+const POREP: ProofKind = ProofKind::PorepSealCommit;
 
 /// Set for the process that proves; its value is the budget.
 const CHILD: &str = "CUZK_TEST_PROVE_WITHIN";
@@ -24,7 +22,7 @@ const CHILD: &str = "CUZK_TEST_PROVE_WITHIN";
 #[ignore = "run by the tests that limit it, in a process of its own"]
 fn child_proves_one_porep() {
     let Ok(budget) = std::env::var(CHILD) else { return };
-    let kind = ProofKind::PorepSealCommit;
+    let kind = POREP;
     let budget = budget.parse().expect("bytes");
     let engine = engine_with(&[kind], |config| config.memory_budget = budget);
     let sample = sample();
@@ -50,18 +48,6 @@ fn seconds(output: &std::process::Output) -> Option<f64> {
     value.split_whitespace().next()?.parse().ok()
 }
 
-/// Has the kernel forget the parameters' pages.
-pub fn drop_page_cache() {
-    let kind = ProofKind::PorepSealCommit;
-    let params = Params::new(parameters::development(&[kind]));
-    let circuit = CircuitId { kind, sector_size: SectorSize::KiB2 };
-    let native = params.native_path(&circuit.file_stem().unwrap());
-    let file = File::open(native).expect("the first run has made the native file");
-    // SAFETY: a call on an open descriptor, without pointers.
-    let dropped = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-    assert_eq!(dropped, 0);
-}
-
 #[test]
 fn a_porep_is_proved_inside_512_mib_in_at_most_half_again_its_unlimited_time() {
     let _turn = turn();
@@ -69,16 +55,16 @@ fn a_porep_is_proved_inside_512_mib_in_at_most_half_again_its_unlimited_time() {
         Ok(cgroup) => cgroup,
         Err(why) => return skip(format_args!("{why:#}")),
     };
-    parameters::development(&[ProofKind::PorepSealCommit]);
+    parameters::development(&[POREP]);
     // Converts the parameters, if nobody has yet.
     let first = child(448 * MIB).output().expect("it starts");
     assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
 
-    drop_page_cache();
+    parameters::forget(POREP);
     let unlimited = child(448 * MIB).output().expect("it starts");
     let unlimited = seconds(&unlimited).expect("the unlimited run proves");
 
-    drop_page_cache();
+    parameters::forget(POREP);
     cgroup.limit(512 * MIB).unwrap();
     let limited = cgroup.spawn(&mut child(448 * MIB)).unwrap().wait_with_output().unwrap();
     let kills = cgroup.kills().unwrap();
