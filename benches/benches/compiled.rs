@@ -10,8 +10,6 @@
 
 use std::env;
 use std::fmt;
-use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -25,6 +23,7 @@ use cuzk_core::device::Unhindered;
 use cuzk_core::params::CircuitSize;
 use cuzk_core::proof::{CircuitId, ProofKind, ProofRequest};
 use cuzk_core::sample::Sample;
+use cuzk_tests::memory::forget;
 use ff::Field;
 use serde::{Deserialize, Serialize};
 
@@ -139,7 +138,7 @@ fn measure(kind: ProofKind, runs: usize) -> Result<Row> {
         on_two.push(two.install(|| bench.run(Matrices::Compiled(&compiled)))?.0);
         // Pages that are mapped nowhere.
         drop(compiled);
-        drop_page_cache(&path)?;
+        forget(&path)?;
         compiled = Compiled::open(&path, &identity)?;
         cold.push(bench.run(Matrices::Compiled(&compiled))?.0);
     }
@@ -176,14 +175,6 @@ fn recorded(id: CircuitId, path: &Path, identity: &Identity) -> Result<Recording
     let compiled = Compiled::open(path, identity)?;
     let Sizes { terms, coefficients, .. } = *compiled.sizes();
     Ok(Recording { seconds, peak, file: compiled.size_bytes(), terms, coefficients })
-}
-
-fn drop_page_cache(path: &Path) -> Result<()> {
-    let file = File::open(path)?;
-    // SAFETY: a call on an open descriptor, without pointers.
-    let dropped = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-    ensure!(dropped == 0, "the page cache of {} is not dropped", path.display());
-    Ok(())
 }
 
 /// A circuit's buffers.

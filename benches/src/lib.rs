@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use cuzk_tests::memory::resident;
+
 /// The processor and how many of it, for the head of a table.
 pub fn machine() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -27,18 +29,6 @@ pub fn params_dir() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/development-parameters"))
 }
 
-/// Bytes of this process's anonymous memory and of all of its resident memory, from
-/// `/proc/self/status`.
-fn resident() -> (u64, u64) {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok())
-            .map_or(0, |kib| kib << 10)
-    };
-    (field("RssAnon:"), field("VmRSS:"))
-}
-
 /// Watches this process's memory from a thread of its own, every 10 ms.
 pub struct PeakWatch {
     stop: Arc<AtomicBool>,
@@ -53,9 +43,9 @@ impl PeakWatch {
         let (stopped, seen) = (Arc::clone(&stop), Arc::clone(&peaks));
         let thread = thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                let (anonymous, all) = resident();
-                seen[0].fetch_max(anonymous, Ordering::Relaxed);
-                seen[1].fetch_max(all, Ordering::Relaxed);
+                let now = resident();
+                seen[0].fetch_max(now.anonymous, Ordering::Relaxed);
+                seen[1].fetch_max(now.all, Ordering::Relaxed);
                 thread::sleep(Duration::from_millis(10));
             }
         });
