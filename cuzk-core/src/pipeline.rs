@@ -170,6 +170,13 @@ pub struct Evaluated {
     took: Duration,
 }
 
+impl Evaluated {
+    /// How long it took.
+    pub fn took(&self) -> Duration {
+        self.took
+    }
+}
+
 /// Proves one partition. `memory` must hold the [`Footprint::buffers`]; the calling thread's rayon
 /// pool does the work. The proof is not verified here.
 pub fn prove(

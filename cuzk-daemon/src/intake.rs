@@ -1,14 +1,14 @@
 //! Bounds the memory that request messages hold while they are received and parsed. A message is
 //! announced by its length, so the layer waits for twice that much (the message as received, and
 //! decoded) of a fixed allowance before it lets the message in: in order of arrival, whole, with a
-//! deadline. What it lets in is reserved in the engine's memory budget, behind partitions that wait
-//! for memory there. Small messages need neither, so status and cancellation answer however many
+//! deadline. What it lets in is reserved in the engine's memory budget, before the partitions of
+//! ordinary urgency: where memory is what limits, one of them always waits. Small messages need neither, so status and cancellation answer however many
 //! proofs are being uploaded.
 //!
 //! It relies on gRPC's framing (a flag byte, then the length in four) and on the server's windows
 //! being wide enough that a stream which waits here does not stall its connection.
 
-use cuzk_governor::budget::{Ask, MemoryBudget, Reservation, ReserveError};
+use cuzk_governor::budget::{Ask, MemoryBudget, Priority, Reservation, ReserveError};
 use std::{
     convert::Infallible,
     future::{poll_fn, Future},
@@ -108,7 +108,7 @@ impl Intake {
     /// Asks until there is room; the budget's own wait would block the thread.
     async fn reserve(&self, bytes: u64) -> Result<Reservation, Status> {
         loop {
-            match self.budget.try_reserve(Ask::new("message", bytes)) {
+            match self.budget.try_reserve(Ask::new("message", bytes).at(Priority::High)) {
                 Ok(memory) => return Ok(memory),
                 Err(ReserveError::NeverFits { asked, total }) => {
                     return Err(Status::failed_precondition(format!(

@@ -5,12 +5,13 @@
 //! MiB at most.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::circuit::compiled::{Compiled, CompiledError, Identity};
+use crate::circuit::compiled::{pays, Compiled, CompiledError, Identity};
 use crate::params::{Params, Srs};
 use crate::proof::CircuitId;
 
@@ -33,8 +34,8 @@ enum Slot {
     Open(Arc<Compiled>),
     /// Somebody records it.
     Recording,
-    /// It could not be recorded; not tried again.
-    Failed,
+    /// It cannot be recorded, or does not pay; not tried again.
+    Without,
 }
 
 impl OpenCircuits {
@@ -47,7 +48,7 @@ impl OpenCircuits {
         let mut slots = self.slots.lock();
         match slots.get(&circuit) {
             Some(Slot::Open(compiled)) => return Way::Compiled(Arc::clone(compiled)),
-            Some(Slot::Recording | Slot::Failed) => return Way::Plain,
+            Some(Slot::Recording | Slot::Without) => return Way::Plain,
             None => {}
         }
         let identity = Identity::of(srs);
@@ -68,18 +69,30 @@ impl OpenCircuits {
         }
     }
 
-    /// How a recording went; `None` when the proof was interrupted, so that the next one tries.
-    pub fn recorded(&self, circuit: CircuitId, result: Option<Result<(), CompiledError>>) {
+    /// How a recording went, and how long synthesis takes without it; `None` when the proof was
+    /// interrupted, so that the next one tries. It is kept only where it pays.
+    pub fn recorded(
+        &self,
+        circuit: CircuitId,
+        path: &Path,
+        result: Option<Result<Duration, CompiledError>>,
+    ) {
         let mut slots = self.slots.lock();
+        slots.remove(&circuit);
         match result {
-            None | Some(Err(CompiledError::Interrupted(_))) => drop(slots.remove(&circuit)),
-            Some(Ok(())) => {
-                tracing::info!(%circuit, "compiled_circuit.recorded");
-                slots.remove(&circuit);
+            None | Some(Err(CompiledError::Interrupted(_))) => {}
+            Some(Ok(synthesis)) => {
+                let bytes = path.metadata().map_or(0, |file| file.len());
+                tracing::info!(%circuit, bytes, ?synthesis, "compiled_circuit.recorded");
+                if !pays(bytes, synthesis) {
+                    tracing::info!(%circuit, "compiled_circuit.does_not_pay");
+                    let _ = std::fs::remove_file(path);
+                    slots.insert(circuit, Slot::Without);
+                }
             }
             Some(Err(error)) => {
                 tracing::warn!(%circuit, %error, "compiled_circuit.not_recorded");
-                slots.insert(circuit, Slot::Failed);
+                slots.insert(circuit, Slot::Without);
             }
         }
     }
@@ -90,7 +103,7 @@ impl OpenCircuits {
         self.slots.lock().remove(&circuit);
         if let Err(error) = std::fs::remove_file(compiled.path()) {
             tracing::warn!(%circuit, %error, "compiled_circuit.not_removed");
-            self.slots.lock().insert(circuit, Slot::Failed);
+            self.slots.lock().insert(circuit, Slot::Without);
         }
     }
 
@@ -119,7 +132,7 @@ impl OpenCircuits {
                 (mapped + open.size_bytes(), idle + open.held_bytes())
             }
             Slot::Open(open) => (mapped + open.size_bytes(), idle),
-            Slot::Recording | Slot::Failed => (mapped, idle),
+            Slot::Recording | Slot::Without => (mapped, idle),
         })
     }
 
@@ -127,7 +140,7 @@ impl OpenCircuits {
     pub fn opened(&self, circuit: CircuitId) -> Option<u64> {
         match self.slots.lock().get(&circuit)? {
             Slot::Open(compiled) => Some(compiled.size_bytes()),
-            Slot::Recording | Slot::Failed => None,
+            Slot::Recording | Slot::Without => None,
         }
     }
 }

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use cuzk_governor::budget::{Ask, MemoryBudget};
+use cuzk_governor::budget::{self, Ask, MemoryBudget};
 use cuzk_governor::governor::{Governor, Observer, Parts, Plant};
 use cuzk_governor::sensor::kernel::KernelSensor;
 use cuzk_governor::sensor::pressure::Trigger;
@@ -561,7 +561,10 @@ impl Shared {
         let bytes = work.body_bytes();
         let room = self.body_share - state.body_bytes;
         let body = match bytes <= room {
-            true => self.budget.try_reserve(Ask::new("request", bytes)).ok(),
+            // Before the partitions that wait: somebody always does where memory is what limits.
+            true => {
+                self.budget.try_reserve(Ask::new("request", bytes).at(budget::Priority::High)).ok()
+            }
             false => None,
         };
         let Some(body) = body else {

@@ -144,13 +144,14 @@ impl Proving {
             Way::Record(path, identity) => match Recorder::begin(&path, identity, host) {
                 Ok(Some(mut recorder)) => {
                     let evaluated = synthesize(Matrices::Recorded(&mut recorder));
-                    let finish = |_| recorder.finish().map(drop);
-                    circuits.recorded(id, evaluated.as_ref().ok().map(finish));
+                    let finish =
+                        |evaluated: &Evaluated| recorder.finish().map(|_| evaluated.took());
+                    circuits.recorded(id, &path, evaluated.as_ref().ok().map(finish));
                     Ok(evaluated?)
                 }
                 // Another process has recorded it by now, or it cannot be recorded.
                 other => {
-                    circuits.recorded(id, other.err().map(Err));
+                    circuits.recorded(id, &path, other.err().map(Err));
                     Ok(synthesize(Matrices::Circuit)?)
                 }
             },

@@ -33,7 +33,7 @@ impl HostFiles {
 
     /// The machine's memory, and under strict overcommit its limit on promises.
     pub(crate) fn read(&mut self) -> Result<(Host, Option<Level>), SensorError> {
-        let arc = self.reclaimable_arc()?;
+        let arc = self.reclaimable_arc();
         let mode = self.overcommit.read()?.map(|mode| mode.number()).transpose()?;
         let meminfo = self.meminfo.read_required()?;
         let total = meminfo.required("MemTotal")?;
@@ -54,9 +54,10 @@ impl HostFiles {
     }
 
     /// ZFS keeps its cache outside the page cache: MemAvailable counts it as used although it
-    /// shrinks to `c_min` on demand.
-    fn reclaimable_arc(&mut self) -> Result<u64, SensorError> {
-        let Some(stats) = self.arcstats.read()? else { return Ok(0) };
+    /// shrinks to `c_min` on demand. Whatever keeps it from being read (no ZFS, no descriptors left),
+    /// nothing is taken to be reclaimable then.
+    fn reclaimable_arc(&mut self) -> u64 {
+        let Ok(Some(stats)) = self.arcstats.read() else { return 0 };
         let value = |key| {
             // Lines read `size 4 123456`: a name, a type, a value.
             let line = stats.bytes().split(|&byte| byte == b'\n').find(|line| {
@@ -66,6 +67,6 @@ impl HostFiles {
             std::str::from_utf8(last).ok()?.parse::<u64>().ok()
         };
         let (size, least) = (value(b"size".as_slice()), value(b"c_min".as_slice()));
-        Ok(size.unwrap_or(0).saturating_sub(least.unwrap_or(u64::MAX)))
+        size.unwrap_or(0).saturating_sub(least.unwrap_or(u64::MAX))
     }
 }

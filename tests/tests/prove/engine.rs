@@ -148,6 +148,19 @@ fn queues_count_every_job_once_until_it_ends_and_the_bound_holds() {
 }
 
 #[test]
+fn jobs_are_accepted_although_a_partition_waits_for_memory() {
+    let _turn = turn();
+    let engine = engine_with(&[WINDOW], |config| {
+        (config.memory_budget, config.concurrency) = (120 << 20, 8); // three at once, not eight
+    });
+    let raw = sample().request(WINDOW);
+    let named = |i: usize| RawRequest { request_id: format!("window-{i}"), ..raw.clone() };
+    let jobs: Vec<_> = (0..40).map(|i| submit(&engine, &named(i))).collect();
+    assert!(engine.budget().usage().waiting > 0, "nothing waits: {:?}", engine.budget().usage());
+    jobs.iter().for_each(|job| drop(proof(&engine, job)));
+}
+
+#[test]
 fn a_waiting_job_is_cancelled_at_once_and_shutdown_cancels_the_rest() {
     let _turn = turn();
     let engine = engine(&[WINNING]);
