@@ -157,7 +157,7 @@ impl Lane {
             if matches!(why, ReserveError::NeverFits { .. } | ReserveError::Closed)
                 || nothing_ran_since.elapsed() >= MEMORY_DEADLINE
             {
-                let what = format!("a {} partition", taken.work.path());
+                let what = format!("a {} partition", taken.work.name());
                 return Err(WorkError::Memory { what, needs: ask.bytes, why });
             }
             if !shared.state.lock().running.is_empty() {

@@ -515,7 +515,7 @@ impl Shared {
         let has = (total - self.body_share).min(possible);
         let needs = self.learned.ask(&work.path(), predicted).total();
         if needs > has {
-            return never(format!("a {} partition", work.path()), needs, has);
+            return never(format!("a {} partition", work.name()), needs, has);
         }
         let body = work.body_bytes();
         if body > self.body_share {
@@ -562,9 +562,10 @@ impl Shared {
         let room = self.body_share - state.body_bytes;
         let body = match bytes <= room {
             // Before the partitions that wait: somebody always does where memory is what limits.
-            true => {
-                self.budget.try_reserve(Ask::new("request", bytes).at(budget::Priority::High)).ok()
-            }
+            true => self
+                .budget
+                .try_reserve(Ask::new("request", bytes).at(budget::Priority::Critical))
+                .ok(),
             false => None,
         };
         let Some(body) = body else {

@@ -88,7 +88,7 @@ impl Shared {
             let Some(job) = state.jobs.get_mut(&id).filter(|job| !job.is_busy()) else { continue };
             let needs = self.learned.ask(&job.work.path(), job.predicted).total();
             if needs > possible {
-                let what = format!("a {} partition", job.work.path());
+                let what = format!("a {} partition", job.work.name());
                 job.failure = Some(WorkError::NeverFits { what, needs, possible }.to_string());
                 let (result, timings) = (job.ending(), job.timings);
                 ended.extend(result.map(|result| self.end(&mut state, &id, result, timings)));

@@ -76,6 +76,10 @@ impl Work for Proving {
         format!("{circuit} {}", if compiled { "compiled" } else { "plain" })
     }
 
+    fn name(&self) -> String {
+        self.request.circuit_id().to_string()
+    }
+
     fn footprint(&self) -> Result<Footprint, ParamsError> {
         let counts = self.prover.params.counts(self.request.circuit_id())?;
         Ok(pipeline::footprint(&counts, self.prover.threads, &self.prover.pool))

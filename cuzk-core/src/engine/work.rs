@@ -37,6 +37,10 @@ pub trait Work: Send + Sync {
     fn partitions(&self) -> usize;
     /// Names what its partitions have in common: what one of them took tells about the next.
     fn path(&self) -> String;
+    /// What people call it.
+    fn name(&self) -> String {
+        self.path()
+    }
     /// What one partition takes, from the circuit's counts.
     ///
     /// # Errors
