@@ -289,6 +289,14 @@ mod tests {
     }
 
     #[test]
+    fn a_cgroup_beside_a_mount_root_is_not_looked_for_below_it() {
+        let mounts = V1.replace(" / /sys", " /docker/ab /sys");
+        let folders = ["/sys/fs/cgroup/memory/job"];
+        let hierarchy = Tree::new("4:memory:/job\n", &mounts, &folders).resolve();
+        assert_eq!(memory(&hierarchy).1, vec!["/sys/fs/cgroup/memory"]);
+    }
+
+    #[test]
     fn a_cgroup_outside_our_namespace_does_not_lead_out_of_the_mount() {
         let folders = ["/sys/fs/cgroup", "/sys/fs/sibling"];
         let hierarchy = Tree::new("0::/../sibling\n", V2, &folders).resolve();
