@@ -161,10 +161,11 @@ impl Probe {
         let ended = loop {
             let left = kernel.left()?;
             let room = left.saturating_sub(self.stop_short);
-            if self.chunk(room).is_none() {
-                break Ended::StoppedShort { left };
+            let Some(chunk) = self.chunk(room) else { break Ended::StoppedShort { left } };
+            let chunk = chunk.min(allowance.next(had, self.smallest));
+            if chunk == 0 {
+                break Ended::Capped;
             }
-            let Some(chunk) = self.chunk(room.min(allowance.of(had))) else { break Ended::Capped };
             if let Some(ended) = self.take(&mut taker, &mut kernel, chunk, kills)? {
                 break ended;
             }
@@ -255,13 +256,18 @@ impl<'a> Allowance<'a> {
         Self { at_most, spare, spare_now: first, untouchable: first - share }
     }
 
-    /// What may still be taken by who has taken `had`. The daemon is asked again each time, for it
-    /// works on.
-    fn of(&mut self, had: u64) -> u64 {
-        let own = self.at_most.saturating_sub(had);
-        let Some(spare) = &mut self.spare else { return own };
+    /// The largest next chunk for who has taken `had`. A daemon is asked each time, for it works
+    /// on, and is spared large steps.
+    fn next(&mut self, had: u64, smallest: u64) -> u64 {
+        let allowed = self.at_most.saturating_sub(had);
+        let Some(spare) = &mut self.spare else { return allowed };
         self.spare_now = spare();
-        own.min(self.spare_now.saturating_sub(self.untouchable))
+        let room = self.spare_now.saturating_sub(self.untouchable);
+        if room < smallest {
+            return 0;
+        }
+        let allowed = allowed.min(room);
+        allowed.min(smallest.max(allowed / 4))
     }
 
     /// How long to rest after a chunk, for a daemon's sake.
