@@ -45,7 +45,7 @@ pub struct Load {
     pub regime: Regime,
     /// Bytes held from before the first job until after the last, on the ledger: a pinned SRS.
     pub srs: u64,
-    /// The same, of which the ledger knows nothing: a driver, arenas.
+    /// Held before the engine starts, and unknown to the ledger: a driver, arenas.
     pub hidden: u64,
     /// Bytes lost a second while jobs run.
     pub leak_per_second: u64,

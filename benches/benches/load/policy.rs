@@ -95,8 +95,8 @@ impl Tried {
     }
 
     fn enter(&mut self, run: Run, cgroup: &Cgroup) -> Result<()> {
-        for (job, why) in &run.failed {
-            eprintln!("{job} failed: {why}");
+        for (job, why) in run.failed.iter().chain(&run.refused) {
+            eprintln!("{job} has no proof: {why}");
         }
         if !run.status.success() && !run.killed() {
             bail!("the process failed: {}", run.status);

@@ -93,9 +93,9 @@ fn work(load: Load) -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let jobs = Jobs::prepare(&load.jobs, scratch.path())?;
     let seen = Arc::new(Seen::default());
-    let engine = start(load.regime, &jobs.params_dir, &seen)?;
     let idle = resident().anonymous;
     let hidden = (load.hidden > 0).then(|| Mapping::touched(load.hidden, libc::MAP_PRIVATE));
+    let engine = start(load.regime, &jobs.params_dir, &seen)?;
     let srs = Srs::load(engine.budget(), load.srs)?;
     say(&Event::Ready)?;
     disturbed(&load, || jobs.run(&engine))?;
