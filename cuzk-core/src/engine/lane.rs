@@ -223,9 +223,15 @@ fn run(shared: &Arc<Shared>, taken: &Taken, running: Arc<Running>, buffers: Rese
 
 /// Has a partition's memory leave the process, so that its reservation can end.
 fn give_back(shared: &Shared, taken: &Taken, running: &Running, finished: bool) {
+    let (path, peak) = (taken.work.path(), running.account.peak());
     if finished {
-        shared.learned.measure(&taken.work.path(), taken.predicted, running.account.peak());
+        shared.learned.measure(&path, taken.predicted, peak);
     } else {
+        // One that outgrew what it was admitted with asks for more the next time: else it would be
+        // shed again.
+        if peak > shared.learned.ask(&path, taken.predicted).heap {
+            shared.learned.measure(&path, taken.predicted, peak + peak / 8);
+        }
         // Shed or failed: what it used is not for the next one to reuse.
         shared.pool.release_idle(running.asked);
     }

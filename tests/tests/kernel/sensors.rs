@@ -113,17 +113,24 @@ fn a_stall_for_memory_fires_the_trigger() {
     let file = disk().join(format!("stall-{}", std::process::id()));
     let (mut watcher, mut thrasher) = (Puppet::start(&cgroup), Puppet::start(&cgroup));
     thrasher.tell(&format!("write {} {}", file.display(), 64 * MIB));
+    // Little is left for the file's pages, so that reading it is mostly reclaim.
+    thrasher.tell(&format!("anon {}", 12 * MIB));
     let before = watcher.sample();
-    let source = watcher.tell("await psi 2 1000");
     // Root in a container may lack the privilege, root in the VM has it.
     let window = if cuzk_tests::vm::is_inside() { "1s" } else { "" };
     let expected = format!("OwnPressure({window}");
-    assert!(source.as_str().unwrap().starts_with(&expected), "{source}");
-    thrasher.order(&format!("thrash {} 3", file.display()));
-    assert_eq!(watcher.reply(), true, "it did not fire");
+    // On a busy machine the reader may hardly run in one window: it has three.
+    let fired = (0..3).any(|_| {
+        let source = watcher.tell("await psi 2 1000");
+        assert!(source.as_str().unwrap().starts_with(&expected), "{source}");
+        thrasher.order(&format!("thrash {} 3", file.display()));
+        let fired = watcher.reply() == true;
+        thrasher.reply();
+        fired
+    });
+    assert!(fired, "it did not fire");
     let stalled = |sample: &Value| sample["stalled_us"].as_u64().unwrap();
     assert!(stalled(&watcher.sample()) >= stalled(&before) + 2_000);
-    thrasher.reply();
     std::fs::remove_file(file).unwrap();
 }
 
