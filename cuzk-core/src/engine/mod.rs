@@ -1,14 +1,14 @@
 //! Jobs, their partitions, and who may work when and in how much memory.
 //!
-//! A job's content is a [`Work`]. Its partitions are admitted by the [lane](lane) of its priority, one
+//! A job's content is a [`Work`]. Its partitions are admitted by the lane of its priority, one
 //! after the other, when fewer run than the governor allows and their memory is reserved; then each
 //! goes through its stages on a thread of its own, so that the stages of several overlap: while one
-//! has the device, others synthesise. The [turnstile](turnstile) decides who has the device, and lets the
+//! has the device, others synthesise. The turnstile decides who has the device, and lets the
 //! more urgent overtake at the next checkpoint. A partition that is shed gives its memory back and
 //! starts over when its place in the queue comes up again.
 //!
 //! Nothing large is kept outside the budget: a request's bytes are reserved when its job is accepted,
-//! a partition's memory when it is admitted. The engine is the governor's [plant](plant).
+//! a partition's memory when it is admitted. The engine is the governor's plant.
 
 mod circuits;
 mod job;
