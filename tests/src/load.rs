@@ -116,6 +116,14 @@ pub struct Job {
     pub content: Content,
 }
 
+impl Job {
+    /// A PoRep of scripted partitions, there from the start.
+    pub fn scripted(name: String, script: Script) -> Self {
+        let (kind, after) = (ProofKind::PorepSealCommit, Duration::ZERO);
+        Self { name, kind, after, content: Content::Scripted(script) }
+    }
+}
+
 /// What a job is.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Content {

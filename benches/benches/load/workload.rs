@@ -93,14 +93,7 @@ fn scripted(length: Length) -> Workload {
     };
     let jobs = move |limit| {
         let jobs = rounds * fits(limit);
-        (0..jobs)
-            .map(|i| Job {
-                name: format!("scripted-{i}"),
-                kind: ProofKind::PorepSealCommit,
-                after: Duration::ZERO,
-                content: Content::Scripted(SCRIPT),
-            })
-            .collect()
+        (0..jobs).map(|i| Job::scripted(format!("scripted-{i}"), SCRIPT)).collect()
     };
     Workload {
         name: "scripted",

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use cuzk_governor::budget::{self, Ask, Reservation, ReserveError};
 use cuzk_governor::governor::purge_allocator;
+use cuzk_governor::policy;
 use parking_lot::Mutex;
 
 use super::job::{Part, Past};
@@ -268,16 +269,11 @@ impl Shared {
         let missing = (usage.reserved + bytes).saturating_sub(usage.total);
         let mut missing = missing.saturating_sub(self.pool.release_idle(missing));
         let state = self.state.lock();
-        let mut victims: Vec<_> =
-            state.running.iter().filter(|running| running.priority < priority).collect();
-        victims.sort_by_cached_key(|running| {
-            let view = running.view();
-            // Bytes freed for a second of work lost, the most first.
-            let cheapness = u128::from(running.asked) * 1000 / view.work.as_millis().max(1);
-            (running.priority, std::cmp::Reverse(cheapness))
-        });
+        let less_urgent = state.running.iter().filter(|running| running.priority < priority);
+        let mut victims: Vec<_> = less_urgent.map(|running| (running.view(), running)).collect();
+        victims.sort_by(|(a, _), (b, _)| policy::cheaper(a, b));
         let mut shed = false;
-        for running in victims {
+        for (_, running) in victims {
             if missing == 0 {
                 break;
             }

@@ -177,16 +177,6 @@ impl Admitted<'_> {
         buffer
     }
 
-    /// What of the partition's memory for buffers is not in use yet.
-    pub fn buffers(&mut self) -> &mut Reservation {
-        &mut self.buffers
-    }
-
-    /// The pool that buffers come from.
-    pub fn pool(&self) -> &Arc<PinnedPool> {
-        self.pool
-    }
-
     /// How often it was run to its end, this time included.
     pub fn tries(&self) -> u32 {
         self.tries

@@ -7,4 +7,5 @@ mod provider;
 
 pub use account::{tune_allocator, Account, Accounting};
 pub use pool::{PinnedPool, PoolError, PoolStatus, ScalarBuf};
+pub(crate) use provider::check;
 pub use provider::{best_provider, Mlocked, PageProvider, Plain};

@@ -117,7 +117,8 @@ fn may_lock() -> bool {
     told == 0 && limit.rlim_cur == libc::RLIM_INFINITY
 }
 
-fn check(result: libc::c_int) -> io::Result<()> {
+/// A system call's result, where 0 is success.
+pub(crate) fn check(result: libc::c_int) -> io::Result<()> {
     if result == 0 {
         Ok(())
     } else {

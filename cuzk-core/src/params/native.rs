@@ -28,7 +28,7 @@ use super::{
     point::{from_bytes, Point},
     Counts, ParamsError, Progress, Query,
 };
-use crate::{device::Checkpoint, groth16::VerifyingKey};
+use crate::{device::Checkpoint, groth16::VerifyingKey, memory::check};
 
 /// A header's first bytes.
 const MAGIC: [u8; 8] = *b"cuzk-srs";
@@ -375,14 +375,6 @@ impl Srs {
     fn points<P: Point>(&self, query: Query) -> &[P] {
         // Sections lie on pages and are whole points long: `Header::decode` saw to that.
         from_bytes(bytes_of(&self.map, self.header.extent(query))).unwrap_or(&[])
-    }
-}
-
-fn check(result: libc::c_int) -> io::Result<()> {
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
     }
 }
 

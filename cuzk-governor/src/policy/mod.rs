@@ -19,6 +19,8 @@ use crate::budget::Priority;
 use crate::headroom::Headroom;
 use crate::setpoints::Setpoints;
 
+pub use shed::cheaper;
+
 mod climb;
 mod drop_cache;
 mod evict_circuits;

@@ -38,8 +38,9 @@ fn freed(partition: &Partition) -> u64 {
     partition.held + partition.to_come
 }
 
-/// The one that costs less to lose first.
-fn cheaper(a: &Partition, b: &Partition) -> Ordering {
+/// The one that costs less to lose first: of the lower priority, then of more bytes freed for a second
+/// of work lost, then the younger.
+pub fn cheaper(a: &Partition, b: &Partition) -> Ordering {
     let product = |x: &Partition, y: &Partition| u128::from(freed(x)) * y.work.as_nanos().max(1);
     let cheapness = product(b, a).cmp(&product(a, b));
     a.priority.cmp(&b.priority).then(cheapness).then(a.work.cmp(&b.work)).then(b.id.cmp(&a.id))

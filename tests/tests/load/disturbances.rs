@@ -6,10 +6,9 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use cuzk_core::proof::ProofKind;
 use cuzk_tests::cgroup::{Cgroup, Version};
 use cuzk_tests::cgroup_or_skip;
-use cuzk_tests::load::{Content, End, Job, Load, Neighbour, Process, Role};
+use cuzk_tests::load::{End, Job, Load, Neighbour, Process, Role};
 use cuzk_tests::memory;
 use cuzk_tests::scripted::{Script, CHUNK};
 use cuzk_tests::vm;
@@ -39,14 +38,7 @@ const UNDER_WAY: Duration = Duration::from_millis(1500);
 fn jobs() -> Vec<Job> {
     // An emulated kernel takes three times as long for them.
     let count = if vm::is_inside() { 3 } else { 6 };
-    (0..count)
-        .map(|i| Job {
-            name: format!("job-{i}"),
-            kind: ProofKind::PorepSealCommit,
-            after: Duration::ZERO,
-            content: Content::Scripted(SCRIPT),
-        })
-        .collect()
+    (0..count).map(|i| Job::scripted(format!("job-{i}"), SCRIPT)).collect()
 }
 
 fn under_way(cgroup: &Cgroup, change: impl FnOnce(&mut Load)) -> Process {

@@ -46,20 +46,13 @@ fn among_64_jobs_of_mixed_kinds_a_winning_post_takes_at_most_twice_its_solo_time
         vec![real("first", WinningPost, seconds(0)), real("solo", WinningPost, seconds(4))];
     let start = seconds(7);
     // Larger than all that comes after it: it may neither stand still nor starve.
-    jobs.push(Job {
-        name: "large".into(),
-        kind: PorepSealCommit,
-        after: start,
-        content: Content::Scripted(script(96)),
-    });
+    jobs.push(Job { after: start, ..Job::scripted("large".into(), script(96)) });
     jobs.push(real("snap", SnapDealsUpdate, start));
     jobs.extend((0..2).map(|i| real(format!("window-{i}"), WindowPostPartition, start)));
     let scripted = [(PorepSealCommit, 20), (SnapDealsUpdate, 12), (WindowPostPartition, 4)];
-    jobs.extend(scripted.iter().cycle().take(60).enumerate().map(|(i, (kind, chunks))| Job {
-        name: format!("{kind}-{i}"),
-        kind: *kind,
-        after: start,
-        content: Content::Scripted(script(*chunks)),
+    jobs.extend(scripted.iter().cycle().take(60).enumerate().map(|(i, (kind, chunks))| {
+        let scripted = Job::scripted(format!("{kind}-{i}"), script(*chunks));
+        Job { kind: *kind, after: start, ..scripted }
     }));
     let urgent = (0..3).map(|i| {
         let after = start + Duration::from_millis(500) + seconds(5) * i;

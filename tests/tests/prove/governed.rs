@@ -1,7 +1,6 @@
 //! The engine as a plant: what it reports, what it does when it is told to, and that its memory is gone
 //! afterwards.
 
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use cuzk_governor::setpoints::Setpoints;
 use cuzk_tests::cgroup::Cgroup;
 use cuzk_tests::{memory, parameters, skip};
 
-use super::{engine, engine_with, proof, sample, submit, turn, until_stage};
+use super::{child, engine, engine_with, proof, sample, submit, told, turn, until_stage};
 
 const POREP: ProofKind = ProofKind::PorepSealCommit;
 const WINNING: ProofKind = ProofKind::WinningPost;
@@ -185,14 +184,9 @@ fn loading_and_pinning_parameters_peaks_at_one_copy_and_one_chunk() {
     };
     parameters::development(&[POREP]);
     parameters::forget(POREP);
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    let name = "governed::child_pins_the_poreps_parameters";
-    command.args([name, "--exact", "--ignored", "--nocapture"]).env(CHILD, "1");
-    command.stdout(std::process::Stdio::piped());
+    let mut command = child("governed::child_pins_the_poreps_parameters", CHILD, "1");
     let output = cgroup.spawn(&mut command).unwrap().wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let bytes = text.split_once("bytes=").map(|(_, rest)| rest.lines().next().unwrap_or_default());
-    let bytes: u64 = bytes.and_then(|bytes| bytes.trim().parse().ok()).expect("it pins and unpins");
+    let bytes: u64 = told(&output, "bytes=").expect("it pins and unpins");
     let peak = cgroup.peak().unwrap();
     println!("parameters of {} MiB: peak {} MiB", bytes / MIB, peak / MIB);
     // A chunk is 32 MiB; the process itself, its thread stacks and page tables take their part.

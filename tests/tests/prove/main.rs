@@ -10,6 +10,8 @@ mod kinds;
 mod memory;
 
 use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -88,4 +90,20 @@ fn until_stage(engine: &Engine, job: &JobId, stage: &str) {
 
 fn sample() -> Sample {
     Sample::make(7).expect("a sector can be sealed")
+}
+
+/// One of this program's ignored tests, to be run as a process of its own with `key` in its environment.
+fn child(test: &str, key: &str, value: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("a test has a program"));
+    command.args([test, "--exact", "--ignored", "--nocapture"]).env(key, value);
+    command.stdout(Stdio::piped());
+    command
+}
+
+/// What such a process printed after `key`.
+fn told<T: FromStr>(output: &Output, key: &str) -> Option<T> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    // The test runner writes on the same line before it.
+    let (_, value) = text.split_once(key)?;
+    value.split_whitespace().next()?.parse().ok()
 }

@@ -3,14 +3,14 @@
 //! The page cache of the mapped parameters (1.1 GiB) is charged to the cgroup and reclaimed; it is
 //! dropped before either run, so that both read the file and neither gets it from the other.
 
-use std::process::{Command, Stdio};
+use std::process::{Command, Output};
 use std::time::Instant;
 
 use cuzk_core::proof::ProofKind;
 use cuzk_tests::cgroup::Cgroup;
 use cuzk_tests::{parameters, skip};
 
-use super::{engine_with, proof, sample, submit, turn};
+use super::{engine_with, proof, sample, submit, told, turn};
 
 const MIB: u64 = 1 << 20;
 const POREP: ProofKind = ProofKind::PorepSealCommit;
@@ -34,18 +34,11 @@ fn child_proves_one_porep() {
 }
 
 fn child(budget: u64) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("a test has a program"));
-    let name = "memory::child_proves_one_porep";
-    command.args([name, "--exact", "--ignored", "--nocapture"]).env(CHILD, budget.to_string());
-    command.stdout(Stdio::piped());
-    command
+    super::child("memory::child_proves_one_porep", CHILD, &budget.to_string())
 }
 
-fn seconds(output: &std::process::Output) -> Option<f64> {
-    let text = String::from_utf8_lossy(&output.stdout);
-    // The test runner writes on the same line before it.
-    let (_, value) = text.split_once("seconds=")?;
-    value.split_whitespace().next()?.parse().ok()
+fn seconds(output: &Output) -> Option<f64> {
+    told(output, "seconds=")
 }
 
 #[test]
