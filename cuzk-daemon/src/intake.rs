@@ -2,8 +2,10 @@
 //! announced by its length, so the layer waits for twice that much (the message as received, and
 //! decoded) of a fixed allowance before it lets the message in: in order of arrival, whole, with a
 //! deadline. What it lets in is reserved in the engine's memory budget, before the partitions of
-//! ordinary urgency: where memory is what limits, one of them always waits. Small messages need neither, so status and cancellation answer however many
-//! proofs are being uploaded.
+//! ordinary urgency: where memory is what limits, one of them always waits. Modest messages share
+//! an allowance of their own and are entered in the budget without being asked for, so that a
+//! WinningPoSt waits neither for the upload of others nor for their partitions. Small messages
+//! need neither, so status and cancellation answer however many proofs are being uploaded.
 //!
 //! It relies on gRPC's framing (a flag byte, then the length in four) and on the server's windows
 //! being wide enough that a stream which waits here does not stall its connection.
@@ -37,11 +39,21 @@ pub const MIN_ALLOWANCE: u64 = 2 * MAX_MESSAGE as u64;
 /// Messages up to this size need no allowance.
 const SMALL_MESSAGE: usize = 64 << 10;
 
+/// Messages up to this size share [`MODEST_ALLOWANCE`] and wait for nobody's memory. A WinningPoSt's
+/// message is well below: 66 challenges with paths of 2 KiB to 4 KiB.
+const MODEST_MESSAGE: usize = 1 << 20;
+
+/// What modest messages may hold together.
+const MODEST_ALLOWANCE: usize = 8 << 20;
+
 /// gRPC puts this many bytes before a message.
 const PREFIX: usize = 5;
 
 /// The allowance is counted in units of this many bytes.
 const UNIT: usize = 4 << 10;
+
+/// The ledger's line for messages.
+const LABEL: &str = "message";
 
 /// How long a message may wait for its share before the caller is asked to come back.
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -63,6 +75,7 @@ pub struct Allowance {
 #[derive(Clone, Debug)]
 pub struct Intake {
     allowance: Arc<Semaphore>,
+    modest: Arc<Semaphore>,
     budget: MemoryBudget,
     patience: Duration,
 }
@@ -71,7 +84,12 @@ impl Intake {
     /// An intake whose messages hold at most `bytes` of `budget` together.
     pub fn new(bytes: u64, budget: MemoryBudget) -> Intake {
         let units = (bytes / UNIT as u64).min(Semaphore::MAX_PERMITS as u64);
-        Intake { allowance: Arc::new(Semaphore::new(units as usize)), budget, patience: MAX_WAIT }
+        Intake {
+            allowance: Arc::new(Semaphore::new(units as usize)),
+            modest: Arc::new(Semaphore::new(MODEST_ALLOWANCE / UNIT)),
+            budget,
+            patience: MAX_WAIT,
+        }
     }
 
     async fn admit(self, request: http::Request<Body>) -> Result<http::Request<Body>, Status> {
@@ -91,14 +109,19 @@ impl Intake {
                 Body::new(Arriving::at_leisure(head, rest)),
             ));
         }
-        let units = (2 * size).div_ceil(UNIT) as u32;
-        let permit = timeout(self.patience, self.allowance.clone().acquire_many_owned(units))
+        let modest = size <= MODEST_MESSAGE;
+        let allowance = if modest { self.modest.clone() } else { self.allowance.clone() };
+        let (held, units) = (2 * size as u64, (2 * size).div_ceil(UNIT) as u32);
+        let permit = timeout(self.patience, allowance.acquire_many_owned(units))
             .await
             .map_err(|_| crate::error::full("requests being received fill their memory"))?
             .map_err(|_| crate::error::shutting_down())?;
-        let memory = timeout(self.patience, self.reserve(2 * size as u64))
-            .await
-            .map_err(|_| crate::error::full("proofs and requests fill the memory budget"))??;
+        let memory = match modest {
+            true => self.budget.enter(LABEL, held),
+            false => timeout(self.patience, self.reserve(held))
+                .await
+                .map_err(|_| crate::error::full("proofs and requests fill the memory budget"))??,
+        };
         parts.extensions.insert(Allowance { _permit: Arc::new(permit), _memory: Arc::new(memory) });
         Ok(http::Request::from_parts(parts, Body::new(Arriving::before_deadline(head, rest))))
     }
@@ -108,7 +131,7 @@ impl Intake {
     /// Asks until there is room; the budget's own wait would block the thread.
     async fn reserve(&self, bytes: u64) -> Result<Reservation, Status> {
         loop {
-            match self.budget.try_reserve(Ask::new("message", bytes).at(Priority::High)) {
+            match self.budget.try_reserve(Ask::new(LABEL, bytes).at(Priority::High)) {
                 Ok(memory) => return Ok(memory),
                 Err(ReserveError::NeverFits { asked, total }) => {
                     return Err(Status::failed_precondition(format!(
@@ -314,19 +337,35 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_is_in_the_budget_until_it_is_parsed_and_waits_for_room_there() {
-        let budget = MemoryBudget::new(2 << 20);
+        let budget = MemoryBudget::new(8 << 20);
         let intake = Intake {
             patience: Duration::from_millis(200),
             ..Intake::new(MIN_ALLOWANCE, budget.clone())
         };
-        let first = intake.clone().admit(announcing(1 << 20)).await.unwrap();
-        assert_eq!(budget.usage().reserved, 2 << 20);
-        let refusal = intake.clone().admit(announcing(1 << 20)).await.unwrap_err();
+        let first = intake.clone().admit(announcing(4 << 20)).await.unwrap();
+        assert_eq!(budget.usage().reserved, 8 << 20);
+        let refusal = intake.clone().admit(announcing(4 << 20)).await.unwrap_err();
         assert_eq!(refusal.code(), tonic::Code::ResourceExhausted);
         drop(first);
         assert_eq!(budget.usage().reserved, 0);
-        let never = intake.admit(announcing(2 << 20)).await.unwrap_err();
+        let never = intake.admit(announcing(8 << 20)).await.unwrap_err();
         assert_eq!(never.code(), tonic::Code::FailedPrecondition);
-        assert!(never.message().contains("4194304") && never.message().contains("2097152"));
+        assert!(never.message().contains("16777216") && never.message().contains("8388608"));
+    }
+
+    #[tokio::test]
+    async fn a_modest_message_waits_neither_for_partitions_nor_for_large_messages() {
+        let budget = MemoryBudget::new(2 * MIN_ALLOWANCE);
+        let intake = Intake {
+            patience: Duration::from_millis(200),
+            ..Intake::new(MIN_ALLOWANCE, budget.clone())
+        };
+        let _large = intake.clone().admit(announcing(MAX_MESSAGE)).await.unwrap();
+        let _partitions = budget.try_reserve(Ask::new("partitions", MIN_ALLOWANCE)).unwrap();
+        let modest = intake.admit(announcing(MODEST_MESSAGE)).await.unwrap();
+        assert_eq!(budget.usage().reserved, 2 * MIN_ALLOWANCE + 2 * MODEST_MESSAGE as u64);
+        drop(modest);
+        assert_eq!(budget.usage().reserved, 2 * MIN_ALLOWANCE);
+        assert_eq!(most_at_once(MODEST_MESSAGE).await, MODEST_ALLOWANCE / MODEST_MESSAGE / 2);
     }
 }

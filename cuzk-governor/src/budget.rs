@@ -207,6 +207,19 @@ impl MemoryBudget {
         Ok(self.reservation(line, ask.bytes))
     }
 
+    /// Enters memory that is in use already, such as a message that has been received. It is never
+    /// refused and passes everybody; the total may be exceeded by it, and then nothing is granted
+    /// until enough has come back. Whoever enters memory bounds it himself.
+    pub fn enter(&self, label: &'static str, bytes: u64) -> Reservation {
+        let mut ledger = lock(&self.inner.ledger);
+        let line = ledger.line(LineRef::Named(label));
+        ledger.take(line, bytes);
+        drop(ledger);
+        let mut entered = self.reservation(line, bytes);
+        entered.report_resident(bytes);
+        entered
+    }
+
     fn reservation(&self, line: usize, bytes: u64) -> Reservation {
         Reservation { inner: self.inner.clone(), line, bytes, resident: 0 }
     }

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use cuzk_governor::budget::{self, Ask, MemoryBudget};
+use cuzk_governor::budget::MemoryBudget;
 use cuzk_governor::governor::{Governor, Observer, Parts, Plant};
 use cuzk_governor::sensor::kernel::KernelSensor;
 use cuzk_governor::sensor::pressure::Trigger;
@@ -57,6 +57,9 @@ use turnstile::{StopFlag, Turnstile};
 
 /// Bytes of one pool chunk.
 const CHUNK_BYTES: usize = 4 << 20;
+
+/// So small a part of the memory for request bodies is kept for critical ones.
+const KEPT_FOR_CRITICAL: u64 = 8;
 
 /// How long a governor may take to end.
 const LAST_ORDERS: Duration = Duration::from_secs(2);
@@ -518,10 +521,19 @@ impl Shared {
             return never(format!("a {} partition", work.name()), needs, has);
         }
         let body = work.body_bytes();
-        if body > self.body_share {
-            return never("the request itself".into(), body, self.body_share);
+        let share = self.bodies_at(work.priority());
+        if body > share {
+            return never("the request itself".into(), body, share);
         }
         Ok(())
+    }
+
+    /// Bytes that all request bodies may take together when one of this priority is added.
+    fn bodies_at(&self, priority: Priority) -> u64 {
+        match priority {
+            Priority::Critical => self.body_share,
+            _ => self.body_share - self.body_share / KEPT_FOR_CRITICAL,
+        }
     }
 
     fn find_attempt(
@@ -559,18 +571,12 @@ impl Shared {
             return full("the queue", format!("{} jobs", self.config.max_jobs));
         }
         let bytes = work.body_bytes();
-        let room = self.body_share - state.body_bytes;
-        let body = match bytes <= room {
-            // Before the partitions that wait: somebody always does where memory is what limits.
-            true => self
-                .budget
-                .try_reserve(Ask::new("request", bytes).at(budget::Priority::Critical))
-                .ok(),
-            false => None,
-        };
-        let Some(body) = body else {
-            return full("the memory for waiting requests", format!("{} bytes", self.body_share));
-        };
+        let share = self.bodies_at(work.priority());
+        if state.body_bytes + bytes > share {
+            return full("the memory for waiting requests", format!("{share} bytes"));
+        }
+        // It has been received, so it is there, however full of partitions the memory may be.
+        let body = self.budget.enter("request", bytes);
         state.body_bytes += bytes;
         state.next_place += 1;
         Ok(Job {

@@ -210,6 +210,24 @@ fn a_total_below_what_is_held_grants_nothing_until_enough_has_come_back() {
 }
 
 #[test]
+fn memory_in_use_already_is_entered_whatever_is_free_and_whoever_waits() {
+    let budget = MemoryBudget::new(100);
+    let held = budget.try_reserve(ask(90)).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| budget.reserve(ask(20), late()).unwrap().bytes());
+        until_waiting(&budget, 1);
+        let entered = budget.enter("message", 30);
+        let usage = Usage { total: 100, reserved: 120, resident: 30, waiting: 20 };
+        assert_eq!(budget.usage(), usage);
+        drop(entered);
+        assert_eq!(budget.usage().waiting, 20, "of what exceeded the total nothing is granted");
+        drop(held);
+        assert_eq!(waiter.join().unwrap(), 20);
+    });
+    assert_eq!(budget.usage(), Usage { total: 100, ..Usage::default() });
+}
+
+#[test]
 fn a_ceiling_refuses_those_that_wait_already() {
     let budget = MemoryBudget::new(10);
     let _held = budget.try_reserve(ask(5)).unwrap();

@@ -1,10 +1,13 @@
 //! Urgency, cancellation, shedding, idempotency, refusals.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cuzk_core::engine::{Engine, JobResult, SubmitError};
 use cuzk_core::proof::{Priority, ProofKind, ProofRequest, RawRequest};
+use cuzk_governor::budget::Ask;
+use cuzk_tests::scripted::{Script, Scripted};
 
 use super::{engine, engine_with, outcome, parsed, proof, sample, submit, turn, until_stage};
 
@@ -162,6 +165,46 @@ fn jobs_are_accepted_although_a_partition_waits_for_memory() {
     }
     jobs.extend((20..40).map(|i| submit(&engine, &named(i))));
     jobs.iter().for_each(|job| drop(proof(&engine, job)));
+}
+
+#[test]
+fn a_job_is_accepted_although_partitions_hold_every_byte() {
+    let _turn = turn();
+    let engine = engine(&[WINDOW]);
+    let all = Ask::new("partitions", engine.budget().usage().total);
+    let partitions = engine.budget().try_reserve(all).unwrap();
+    let job = submit(&engine, &sample().request(WINDOW));
+    drop(partitions);
+    assert!(!proof(&engine, &job).is_empty());
+}
+
+#[test]
+fn an_eighth_of_the_memory_for_requests_is_kept_for_critical_ones() {
+    let _turn = turn();
+    let engine = engine_with(&[], |config| config.memory_budget = 64 << 20); // 4 MiB of it
+    let submit = |kind, letter: &str| {
+        let script = Script {
+            partitions: 1,
+            chunks: 1,
+            heap: 0,
+            hidden: 0,
+            estimate: 1.0,
+            synthesis: Duration::from_secs(1),
+            device: Duration::ZERO,
+            contention: 0.0,
+        };
+        engine.submit_work(Arc::new(Scripted { name: letter.repeat(1 << 20), kind, script }))
+    };
+    let jobs: Vec<_> = ["a", "b", "c"].map(|name| submit(POREP, name).unwrap().job_id).into();
+    match submit(POREP, "d") {
+        Err(SubmitError::Full { limit, .. }) => assert_eq!(limit, "3670016 bytes"),
+        other => panic!("{other:?}"),
+    }
+    let urgent = submit(WINNING, "e").unwrap().job_id;
+    for job in jobs.iter().chain([&urgent]) {
+        outcome(&engine, job);
+    }
+    assert_eq!(engine.budget().usage().reserved, 0);
 }
 
 #[test]
