@@ -66,10 +66,19 @@ pub enum PipelineError {
     Compiled(CompiledError),
     /// No buffer.
     #[error(transparent)]
-    Memory(#[from] PoolError),
+    Memory(PoolError),
     /// The domain is larger than the field allows.
     #[error(transparent)]
     Domain(#[from] DomainTooLarge),
+}
+
+impl From<PoolError> for PipelineError {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Interrupted(interrupted) => Self::Interrupted(interrupted),
+            other => Self::Memory(other),
+        }
+    }
 }
 
 /// Where a partition's time went.
@@ -188,7 +197,7 @@ pub fn prove(
     checkpoint: &dyn Checkpoint,
     rng: &mut (dyn RngCore + Send),
 ) -> Result<(Proof, StageTimes), PipelineError> {
-    let buffers = Buffers::new(srs, |len| pool.scalars(len, memory))?;
+    let buffers = Buffers::new(srs, |len| pool.scalars(len, memory, checkpoint))?;
     compute(synthesize(circuit, matrices, srs, buffers, checkpoint)?, srs, checkpoint, rng)
 }
 

@@ -9,7 +9,8 @@
 //! Waiters are served by rank: the number of their ask, less a lead for their priority
 //! (0, 64, 1,024, 65,536 from `Low` to `Critical`). So an ask overtakes those of lower
 //! priority, but only such as are younger than its lead: that is the ageing. One that does not
-//! fit lets those behind it pass 16 times and then no more. A waiter is therefore served after
+//! fit lets those behind it pass 16 times and then no more, a critical one never: what comes back
+//! in small pieces adds up for it. A waiter is therefore served after
 //! those ahead of it, at most 65,536 later asks of higher priority, and at most 16 others; or
 //! its deadline ends the wait. Growth of what is already held goes before all new asks, since
 //! the queue may be waiting for its holder. Two holders that both wait to grow end by deadline.
@@ -50,6 +51,15 @@ pub enum Priority {
 }
 
 impl Priority {
+    /// How often those behind it may pass.
+    fn passes(self) -> u32 {
+        if self == Priority::Critical {
+            0
+        } else {
+            PASSES
+        }
+    }
+
     /// How many asks younger than this one it may still overtake.
     fn lead(self) -> i64 {
         match self {
@@ -301,7 +311,7 @@ impl Reservation {
 
     fn grow_with(&mut self, more: u64, patience: Patience<'_>) -> Result<(), ReserveError> {
         let claim = Claim { line: LineRef::Known(self.line), bytes: more, held: self.bytes };
-        let claim = Ranked { claim, lead: None };
+        let claim = Ranked { claim, lead: None, passes: PASSES };
         self.inner.obtain(claim, patience)?;
         self.bytes += more;
         Ok(())
@@ -393,12 +403,13 @@ enum LineRef {
 struct Ranked {
     claim: Claim,
     lead: Option<i64>,
+    passes: u32,
 }
 
 impl Claim {
     fn of(ask: Ask) -> Ranked {
         let claim = Claim { line: LineRef::Named(ask.label), bytes: ask.bytes, held: 0 };
-        Ranked { claim, lead: Some(ask.priority.lead()) }
+        Ranked { claim, lead: Some(ask.priority.lead()), passes: ask.priority.passes() }
     }
 }
 
@@ -420,7 +431,8 @@ struct Waiter {
     line: usize,
     bytes: u64,
     held: u64,
-    passed: u32,
+    /// So often may it be passed yet.
+    passes: u32,
     /// Set by whoever serves it; the waiter takes itself out of the queue.
     outcome: Option<Result<(), ReserveError>>,
     woken: Arc<Condvar>,
@@ -528,13 +540,14 @@ impl Ledger {
 
     /// Joins the queue at its place and is served at once if it can be.
     fn line_up(&mut self, line: usize, ranked: Ranked) -> ((i64, i64), Arc<Condvar>) {
-        let rank = ranked.lead.map_or(i64::MIN, |lead| self.asks - lead);
+        let Ranked { claim, lead, passes } = ranked;
+        let rank = lead.map_or(i64::MIN, |lead| self.asks - lead);
         let place = (rank, self.asks);
         let woken = Arc::new(Condvar::new());
-        let Claim { bytes, held, .. } = ranked.claim;
+        let Claim { bytes, held, .. } = claim;
         let at = self.queue.partition_point(|waiter| waiter.place < place);
         let waiter =
-            Waiter { place, line, bytes, held, passed: 0, outcome: None, woken: woken.clone() };
+            Waiter { place, line, bytes, held, passes, outcome: None, woken: woken.clone() };
         self.queue.insert(at, waiter);
         self.usage.waiting += bytes;
         self.serve();
@@ -573,7 +586,7 @@ impl Ledger {
     fn serve(&mut self) {
         let mut skipped = 0;
         for at in 0..self.queue.len() {
-            let Waiter { line, bytes, held, passed, outcome, .. } = self.queue[at];
+            let Waiter { line, bytes, held, passes, outcome, .. } = self.queue[at];
             if outcome.is_some() {
                 continue;
             }
@@ -586,7 +599,7 @@ impl Ledger {
                 if skipped > 0 && self.count_pass(at) {
                     return;
                 }
-            } else if passed >= PASSES {
+            } else if passes == 0 {
                 return;
             } else {
                 skipped += 1;
@@ -606,8 +619,8 @@ impl Ledger {
     fn count_pass(&mut self, at: usize) -> bool {
         let mut ends = false;
         for waiter in self.queue[..at].iter_mut().filter(|waiter| waiter.outcome.is_none()) {
-            waiter.passed += 1;
-            ends |= waiter.passed >= PASSES;
+            waiter.passes -= 1;
+            ends |= waiter.passes == 0;
         }
         ends
     }

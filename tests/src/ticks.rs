@@ -1,9 +1,17 @@
-//! Shows what a governor sees, for whoever asks why it did what it did: `CUZK_TEST_TRACE=1`.
+//! Shows what a governor sees and where jobs spend their time, for whoever asks why it did what it did: `CUZK_TEST_TRACE=1`.
 
+use cuzk_core::engine::Outcome;
 use cuzk_governor::governor::Tick;
 
 /// Set by whoever wants to see every tick.
 const TRACE: &str = "CUZK_TEST_TRACE";
+
+/// Says how a job ended and what took its time, if anybody wants to see it.
+pub fn trace_end(job: &str, outcome: &Outcome) {
+    if std::env::var_os(TRACE).is_some() {
+        eprintln!("{job} ended: {:?}", outcome.timings);
+    }
+}
 
 /// Says a tick on stderr, if anybody wants to see it.
 pub fn trace(tick: &Tick<'_>) {

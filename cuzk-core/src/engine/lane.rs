@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use super::job::{Part, Past};
 use super::running::{shed_class, Running};
-use super::turnstile::StopFlag;
+use super::turnstile::{Presence, StopFlag};
 use super::work::{Admitted, Work, WorkError};
 use super::{EngineError, JobId, Shared, State};
 use crate::device::Interrupted;
@@ -29,6 +29,9 @@ use crate::proof::Priority;
 /// How long a lane sleeps before it looks again whether it has work, or memory, should a wake-up ever be
 /// lost, and whom it could shed.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// The same for a critical partition: while it waits, all others pause, and hold what they have.
+const LOOK_AGAIN_CRITICAL: Duration = Duration::from_millis(250);
 
 /// How long memory is waited for while nothing runs that could give any back: longer than the slowest
 /// message that was let in before may take to arrive, so only a leak can make it take longer.
@@ -61,8 +64,8 @@ struct Taken {
     work: Arc<dyn Work>,
     predicted: Footprint,
     past: Past,
-    /// The job's.
-    cancelled: StopFlag,
+    /// Its own, and raised with its job's.
+    stop: StopFlag,
 }
 
 /// What a partition was admitted with.
@@ -74,10 +77,11 @@ struct Memory {
 impl Lane {
     fn run(self) {
         while let Some(taken) = self.next() {
+            let presence = self.shared.turnstile.arrive(self.priority, &taken.stop);
             let admitted = self.admit(&taken);
             self.shared.state.lock().admitting[self.priority as usize] = false;
             match admitted {
-                Ok(running) => self.start(taken, running),
+                Ok(running) => self.start(taken, presence, running),
                 Err(why) => self.shared.returned(&taken.job, taken.partition, Err(why), None),
             }
         }
@@ -102,7 +106,7 @@ impl Lane {
                     work: Arc::clone(&job.work),
                     predicted: job.predicted,
                     past,
-                    cancelled: job.stop.clone(),
+                    stop: job.stop.child(),
                 };
                 state.admitting[self.priority as usize] = true;
                 return Some(taken);
@@ -119,7 +123,7 @@ impl Lane {
         let asked = self.shared.learned.ask(&taken.work.path(), taken.predicted);
         let Memory { buffers, heap } = self.reserve(taken, asked)?;
         let mut state = self.shared.state.lock();
-        if taken.cancelled.is_raised() {
+        if taken.stop.is_raised() {
             return Err(Interrupted.into());
         }
         state.next_run += 1;
@@ -128,7 +132,7 @@ impl Lane {
             job: taken.job.clone(),
             priority: self.priority,
             shed: shed_class(self.priority, taken.past.sheds),
-            stop: taken.cancelled.child(),
+            stop: taken.stop.clone(),
             since: Instant::now(),
             asked: asked.total(),
             account: Arc::default(),
@@ -148,7 +152,11 @@ impl Lane {
     fn reserve(&self, taken: &Taken, asked: Footprint) -> Result<Memory, WorkError> {
         let shared = &self.shared;
         let ask = Ask::new("partition", asked.total()).at(urgency(self.priority));
-        let cancelled = || taken.cancelled.is_raised();
+        let cancelled = || taken.stop.is_raised();
+        let look_again = match self.priority {
+            Priority::Critical => LOOK_AGAIN_CRITICAL,
+            _ => LOOK_AGAIN,
+        };
         let mut nothing_ran_since = Instant::now();
         let mut got = shared.budget.try_reserve(ask);
         while let Err(why) = got {
@@ -165,7 +173,7 @@ impl Lane {
                 nothing_ran_since = Instant::now();
             }
             shared.make_room(self.priority, ask.bytes);
-            got = shared.budget.reserve_unless(ask, Instant::now() + LOOK_AGAIN, &cancelled);
+            got = shared.budget.reserve_unless(ask, Instant::now() + look_again, &cancelled);
         }
         let mut heap = got.map_err(|_| Interrupted)?;
         let buffers = heap.split(asked.buffers).ok_or(Interrupted)?;
@@ -173,13 +181,18 @@ impl Lane {
     }
 
     /// Hands a partition to a thread of its own.
-    fn start(&self, taken: Taken, (running, buffers): (Arc<Running>, Reservation)) {
+    fn start(
+        &self,
+        taken: Taken,
+        presence: Presence,
+        (running, buffers): (Arc<Running>, Reservation),
+    ) {
         let shared = Arc::clone(&self.shared);
         let (job, partition) = (taken.job.clone(), taken.partition);
         let id = running.id;
         let thread = thread::Builder::new()
             .name(format!("partition-{id}"))
-            .spawn(move || run(&shared, &taken, running, buffers));
+            .spawn(move || run(&shared, &taken, presence, running, buffers));
         if let Err(why) = thread {
             self.shared.state.lock().running.retain(|other| other.id != id);
             self.shared.returned(&job, partition, Err(WorkError::Thread(why)), None);
@@ -188,7 +201,13 @@ impl Lane {
 }
 
 /// A partition's life on its thread, and what is left of it.
-fn run(shared: &Arc<Shared>, taken: &Taken, running: Arc<Running>, buffers: Reservation) {
+fn run(
+    shared: &Arc<Shared>,
+    taken: &Taken,
+    presence: Presence,
+    running: Arc<Running>,
+    buffers: Reservation,
+) {
     let tell = |stage| {
         if let Some(job) = shared.state.lock().jobs.get_mut(&taken.job) {
             job.stage = stage;
@@ -198,7 +217,7 @@ fn run(shared: &Arc<Shared>, taken: &Taken, running: Arc<Running>, buffers: Rese
         pool: &shared.pool,
         turnstile: &shared.turnstile,
         threads: &shared.threads[running.priority as usize],
-        presence: shared.turnstile.arrive(running.priority, &running.stop),
+        presence,
         running: &running,
         buffers,
         tell: &tell,
@@ -249,6 +268,9 @@ impl State {
         let critical = self.running.iter().filter(is_critical).count();
         if priority == Priority::Critical {
             return critical < CRITICAL_AT_ONCE;
+        }
+        if self.admitting[Priority::Critical as usize] {
+            return false;
         }
         let running = self.running.len() - critical;
         let rivals = priority as usize + 1..Priority::Critical as usize;

@@ -170,7 +170,7 @@ struct Shared {
     pool: Arc<PinnedPool>,
     prover: Arc<Prover>,
     learned: Learned,
-    turnstile: Turnstile,
+    turnstile: Arc<Turnstile>,
     /// The device's threads, a pool a priority: one that was overtaken stands still with work in its
     /// threads.
     threads: Vec<ThreadPool>,
@@ -263,7 +263,7 @@ impl Engine {
             pool,
             prover: Arc::new(prover),
             learned,
-            turnstile: Turnstile::default(),
+            turnstile: Arc::default(),
             threads: device_threads(config.threads)?,
             governor: Mutex::default(),
             state: Mutex::new(State { concurrency: config.concurrency, ..State::default() }),

@@ -4,8 +4,9 @@
 //! back in line if so, with its old place: it goes on before everyone who came later with the same
 //! priority. So a WinningPoSt waits for one chunk of a PoRep, never for the whole of it.
 //!
-//! While a partition of critical priority is present, on the host or on the device, all others pause
-//! at their next checkpoint, wherever they are: host work of theirs would take its processors.
+//! While a partition of critical priority is present, on the host or on the device or waiting for its
+//! memory, all others pause at their next checkpoint, wherever they are: host work of theirs would
+//! take its processors, and those of whoever is to leave for it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -185,14 +186,14 @@ impl Turnstile {
         self.first.store(first, Ordering::Release);
     }
 
-    /// Announces a partition that starts to work; it is present until the result is dropped.
-    pub fn arrive(&self, priority: Priority, stop: &StopFlag) -> Presence<'_> {
+    /// Announces a partition that is to work; it is present until the result is dropped.
+    pub fn arrive(self: &Arc<Self>, priority: Priority, stop: &StopFlag) -> Presence {
         if priority == Priority::Critical {
             let mut line = self.line.lock();
             line.critical += 1;
             self.publish(&line);
         }
-        Presence { turnstile: self, priority, stop: stop.clone() }
+        Presence { turnstile: Arc::clone(self), priority, stop: stop.clone() }
     }
 
     /// Waits until no critical partition is present.
@@ -208,16 +209,16 @@ impl Turnstile {
     }
 }
 
-/// A partition at work, on the host or on the device. Its [`Checkpoint`] is the host's: it pauses
-/// while something critical is present.
+/// A partition at work, on the host or on the device, or about to be. Its [`Checkpoint`] is the host's:
+/// it pauses while something critical is present.
 #[derive(Debug)]
-pub struct Presence<'a> {
-    turnstile: &'a Turnstile,
+pub struct Presence {
+    turnstile: Arc<Turnstile>,
     priority: Priority,
     stop: StopFlag,
 }
 
-impl Checkpoint for Presence<'_> {
+impl Checkpoint for Presence {
     fn check(&self) -> Result<(), Interrupted> {
         if self.stop.is_raised() {
             return Err(Interrupted);
@@ -230,7 +231,7 @@ impl Checkpoint for Presence<'_> {
     }
 }
 
-impl Drop for Presence<'_> {
+impl Drop for Presence {
     fn drop(&mut self) {
         if self.priority == Priority::Critical {
             let mut line = self.turnstile.line.lock();
@@ -368,7 +369,7 @@ mod tests {
 
     #[test]
     fn while_something_critical_is_present_all_others_pause_on_host_and_device() {
-        let turnstile = Turnstile::default();
+        let turnstile = Arc::new(Turnstile::default());
         let (stop, shed) = (StopFlag::default(), StopFlag::default());
         let order = Mutex::new(Vec::new());
         let critical = turnstile.arrive(Priority::Critical, &stop);

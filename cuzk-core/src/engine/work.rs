@@ -70,7 +70,7 @@ pub enum WorkError {
     Pipeline(PipelineError),
     /// No buffer.
     #[error(transparent)]
-    Buffer(#[from] PoolError),
+    Buffer(PoolError),
     /// No memory.
     #[error("{needs} bytes of memory for {what} were not to be had: {why}")]
     Memory {
@@ -110,6 +110,15 @@ pub enum WorkError {
     Thread(std::io::Error),
 }
 
+impl From<PoolError> for WorkError {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Interrupted(interrupted) => Self::Interrupted(interrupted),
+            other => Self::Buffer(other),
+        }
+    }
+}
+
 impl From<PipelineError> for WorkError {
     fn from(error: PipelineError) -> Self {
         match error {
@@ -134,7 +143,7 @@ pub struct Admitted<'a> {
     pub(super) turnstile: &'a Turnstile,
     pub(super) threads: &'a ThreadPool,
     pub(super) running: &'a Running,
-    pub(super) presence: Presence<'a>,
+    pub(super) presence: Presence,
     pub(super) buffers: Reservation,
     pub(super) tell: &'a (dyn Fn(&'static str) + Sync),
     pub(super) tries: u32,
@@ -166,13 +175,13 @@ impl Admitted<'_> {
         Ok(result)
     }
 
-    /// A buffer of `len` scalars, all zero, from the partition's own memory.
+    /// A buffer of `len` scalars, all zero, from the partition's own memory: host work.
     ///
     /// # Errors
     /// [`PoolError`].
     pub fn scalars(&mut self, len: usize) -> Result<ScalarBuf, PoolError> {
         let before = self.buffers.bytes();
-        let buffer = self.pool.scalars(len, &mut self.buffers);
+        let buffer = self.pool.scalars(len, &mut self.buffers, &self.presence);
         self.running.took(before - self.buffers.bytes());
         buffer
     }

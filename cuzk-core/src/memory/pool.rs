@@ -7,6 +7,9 @@
 //! A chunk that comes back leaves the process at once, unless [`PinnedPool::keep_idle`] was called:
 //! then it stays, as long as nobody waits for memory, and what is more than the demand of the last
 //! minutes leaves little by little in [`PinnedPool::settle`], off the way of those who work.
+//!
+//! Pages are had and given back outside the lock, which takes the kernel its time: the chunks are
+//! `Moving` meanwhile, nobody's but the mover's.
 
 use std::fmt;
 use std::io;
@@ -20,6 +23,7 @@ use cuzk_governor::budget::{MemoryBudget, Reservation, Usage};
 use parking_lot::Mutex;
 
 use super::PageProvider;
+use crate::device::{Checkpoint, Interrupted};
 
 /// Released in one [`PinnedPool::settle`] at least, where so much is too much.
 const SETTLE_BYTES: u64 = 64 << 20;
@@ -39,6 +43,12 @@ unsafe impl Sync for PinnedPool {}
 
 struct State {
     chunks: Vec<Chunk>,
+    /// From here on all are free: whoever looks for chunks need not look further.
+    end: usize,
+    /// Chunks used, or on their way to it.
+    used: usize,
+    /// Chunks idle, or on their way out.
+    idle: usize,
     /// The ledger, when idle chunks are to be kept.
     keep_for: Option<MemoryBudget>,
     demand: Demand,
@@ -79,6 +89,8 @@ impl Demand {
 enum Chunk {
     /// Reserved address space only.
     Free,
+    /// Somebody commits or releases it, or takes it into use.
+    Moving,
     /// Committed, in nobody's use.
     Idle(Reservation),
     /// Part of a buffer.
@@ -88,6 +100,9 @@ enum Chunk {
 /// Why a buffer cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
+    /// Shed or cancelled between two chunks.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
     /// The reservation that was to pay for the buffer is too small.
     #[error("a buffer of {asked} bytes was asked for with only {reserved} bytes reserved")]
     NotReserved {
@@ -153,7 +168,8 @@ impl PinnedPool {
             _ => return Err(io::Error::last_os_error()),
         };
         let chunks = (0..count).map(|_| Chunk::Free).collect();
-        let state = Mutex::new(State { chunks, keep_for: None, demand: Demand::new() });
+        let demand = Demand::new();
+        let state = Mutex::new(State { chunks, end: 0, used: 0, idle: 0, keep_for: None, demand });
         Ok(Arc::new(Self { base, chunk_bytes, provider, state }))
     }
 
@@ -162,7 +178,7 @@ impl PinnedPool {
         bytes.next_multiple_of(self.chunk_bytes as u64)
     }
 
-    /// A buffer of `len` scalars, all zero, paid for from `from`.
+    /// A buffer of `len` scalars, all zero, paid for from `from`. Asks `checkpoint` before each chunk.
     ///
     /// # Errors
     /// [`PoolError`]. Chunks committed by then are idle in the pool, with their part of `from`.
@@ -170,6 +186,7 @@ impl PinnedPool {
         self: &Arc<Self>,
         len: usize,
         from: &mut Reservation,
+        checkpoint: &dyn Checkpoint,
     ) -> Result<ScalarBuf, PoolError> {
         let bytes = (len * size_of::<Scalar>()).max(1);
         let count = bytes.div_ceil(self.chunk_bytes);
@@ -177,55 +194,65 @@ impl PinnedPool {
         if from.bytes() < asked {
             return Err(PoolError::NotReserved { asked, reserved: from.bytes() });
         }
+        let space = self.space();
+        let (first, mut claimed) =
+            self.state.lock().claim_run(count).ok_or(PoolError::NoRoom { asked, space })?;
+        let mut ready = || {
+            for (i, own) in claimed.iter_mut().enumerate() {
+                checkpoint.check()?;
+                self.make_ready(first + i, own, from)?;
+            }
+            Ok(())
+        };
+        let outcome = ready();
         let mut state = self.state.lock();
-        let space = (state.chunks.len() * self.chunk_bytes) as u64;
-        let first = find_run(&state.chunks, count).ok_or(PoolError::NoRoom { asked, space })?;
-        let mut reused = vec![];
-        for i in first..first + count {
-            let chunk = std::mem::replace(&mut state.chunks[i], Chunk::Free);
-            let reservation = match chunk {
-                Chunk::Idle(reservation) => {
-                    reused.push(i);
-                    reservation
-                }
-                Chunk::Free | Chunk::Used(_) => match self.commit(i, from) {
-                    Ok(reservation) => reservation,
-                    Err(why) => {
-                        make_idle(&mut state, first..i);
-                        return Err(why);
-                    }
-                },
-            };
-            state.chunks[i] = Chunk::Used(reservation);
+        for (chunk, own) in state.chunks[first..].iter_mut().zip(claimed) {
+            *chunk = own.map_or(Chunk::Free, Chunk::Used);
         }
-        drop(state);
-        for i in &reused {
-            // The chunk's own reservation pays for it already: the buyer's share is given back.
-            from.release(self.chunk_bytes as u64);
-            // SAFETY: a committed chunk that is ours now.
-            unsafe { self.chunk(*i).write_bytes(0, self.chunk_bytes) };
+        if outcome.is_err() {
+            state.make_idle(first..first + count);
         }
-        Ok(ScalarBuf { pool: Arc::clone(self), first, count, len })
+        outcome.map(|()| ScalarBuf { pool: Arc::clone(self), first, count, len })
+    }
+
+    /// Has a claimed chunk's pages there and zero, paid for by `own`.
+    fn make_ready(
+        &self,
+        i: usize,
+        own: &mut Option<Reservation>,
+        from: &mut Reservation,
+    ) -> Result<(), PoolError> {
+        if own.is_none() {
+            *own = Some(self.commit(i, from)?);
+            return Ok(());
+        }
+        // Its own reservation pays for it already: the buyer's share is given back.
+        from.release(self.chunk_bytes as u64);
+        // SAFETY: a committed chunk that is ours now.
+        unsafe { self.chunk(i).write_bytes(0, self.chunk_bytes) };
+        Ok(())
     }
 
     /// Returns up to `bytes` of idle chunks to the kernel, in whole chunks. Returns the bytes released.
     pub fn release_idle(&self, bytes: u64) -> u64 {
+        let most = usize::try_from(bytes.div_ceil(self.chunk_bytes as u64)).unwrap_or(usize::MAX);
+        let claimed = self.state.lock().claim_idle(most);
         let mut released = 0;
-        let mut state = self.state.lock();
-        for i in (0..state.chunks.len()).rev() {
-            if released >= bytes {
-                break;
-            }
-            if !matches!(state.chunks[i], Chunk::Idle(_)) {
-                continue;
-            }
+        for (i, reservation) in claimed {
             // SAFETY: committed by this provider, and in no buffer.
             match unsafe { self.provider.release(self.chunk(i), self.chunk_bytes) } {
                 Ok(()) => {
-                    state.chunks[i] = Chunk::Free; // its reservation ends here, its memory is gone
+                    let mut state = self.state.lock();
+                    state.chunks[i] = Chunk::Free;
+                    state.idle -= 1;
+                    drop(state);
+                    drop(reservation); // it ends here: its memory is gone
                     released += self.chunk_bytes as u64;
                 }
-                Err(error) => tracing::warn!(%error, chunk = i, "pool.release_refused"),
+                Err(error) => {
+                    tracing::warn!(%error, chunk = i, "pool.release_refused");
+                    self.state.lock().chunks[i] = Chunk::Idle(reservation);
+                }
             }
         }
         released
@@ -242,7 +269,7 @@ impl PinnedPool {
     pub fn settle(&self) -> PoolStatus {
         let surplus = {
             let mut state = self.state.lock();
-            let PoolStatus { used, idle } = self.sum(&state);
+            let PoolStatus { used, idle } = self.status_of(&state);
             let target = state.demand.enter(used, Instant::now()) - used;
             idle.saturating_sub(target)
         };
@@ -257,7 +284,7 @@ impl PinnedPool {
 
     /// What the pool holds now.
     pub fn status(&self) -> PoolStatus {
-        self.sum(&self.state.lock())
+        self.status_of(&self.state.lock())
     }
 
     /// Where the pages come from.
@@ -265,13 +292,13 @@ impl PinnedPool {
         self.provider.name()
     }
 
-    fn sum(&self, state: &State) -> PoolStatus {
+    fn status_of(&self, state: &State) -> PoolStatus {
         let bytes = |count: usize| (count * self.chunk_bytes) as u64;
-        let of = |is: fn(&Chunk) -> bool| bytes(state.chunks.iter().filter(|c| is(c)).count());
-        PoolStatus {
-            used: of(|chunk| matches!(chunk, Chunk::Used(_))),
-            idle: of(|chunk| matches!(chunk, Chunk::Idle(_))),
-        }
+        PoolStatus { used: bytes(state.used), idle: bytes(state.idle) }
+    }
+
+    fn space(&self) -> u64 {
+        (self.state.lock().chunks.len() * self.chunk_bytes) as u64
     }
 
     fn commit(&self, i: usize, from: &mut Reservation) -> Result<Reservation, PoolError> {
@@ -289,9 +316,9 @@ impl PinnedPool {
     fn give_back(&self, run: std::ops::Range<usize>) {
         let bytes = (run.len() * self.chunk_bytes) as u64;
         let mut state = self.state.lock();
-        let used = self.sum(&state).used;
+        let used = self.status_of(&state).used;
         state.demand.enter(used, Instant::now());
-        make_idle(&mut state, run);
+        state.make_idle(run);
         let budget = state.keep_for.clone();
         drop(state);
         let is_short = |usage: Usage| usage.waiting > 0 || usage.reserved > usage.total;
@@ -321,10 +348,48 @@ impl fmt::Debug for PinnedPool {
     }
 }
 
-fn make_idle(state: &mut State, run: std::ops::Range<usize>) {
-    for chunk in &mut state.chunks[run] {
-        if let Chunk::Used(reservation) = std::mem::replace(chunk, Chunk::Free) {
-            *chunk = Chunk::Idle(reservation);
+impl State {
+    /// Takes a run of `count` chunks for a buffer: its first, and what pays for those that are
+    /// committed already.
+    fn claim_run(&mut self, count: usize) -> Option<(usize, Vec<Option<Reservation>>)> {
+        let within = self.chunks.len().min(self.end.saturating_add(count));
+        let first = find_run(&self.chunks[..within], count)?;
+        let run = first..first + count;
+        self.end = self.end.max(run.end);
+        let claim = |chunk: &mut Chunk| match std::mem::replace(chunk, Chunk::Moving) {
+            Chunk::Idle(reservation) => Some(reservation),
+            _ => None,
+        };
+        let claimed: Vec<_> = self.chunks[run].iter_mut().map(claim).collect();
+        self.used += count;
+        self.idle -= claimed.iter().flatten().count();
+        Some((first, claimed))
+    }
+
+    /// Takes up to `most` idle chunks out of everybody's reach, the last first.
+    fn claim_idle(&mut self, most: usize) -> Vec<(usize, Reservation)> {
+        if self.idle == 0 {
+            return vec![];
+        }
+        let claim = |(i, chunk): (usize, &mut Chunk)| match std::mem::replace(chunk, Chunk::Moving)
+        {
+            Chunk::Idle(reservation) => Some((i, reservation)),
+            other => {
+                *chunk = other;
+                None
+            }
+        };
+        self.chunks[..self.end].iter_mut().enumerate().rev().filter_map(claim).take(most).collect()
+    }
+
+    /// Ends the use of a run, of which some may be free already.
+    fn make_idle(&mut self, run: std::ops::Range<usize>) {
+        self.used -= run.len();
+        for chunk in &mut self.chunks[run] {
+            if let Chunk::Used(reservation) = std::mem::replace(chunk, Chunk::Free) {
+                *chunk = Chunk::Idle(reservation);
+                self.idle += 1;
+            }
         }
     }
 }
@@ -335,7 +400,7 @@ fn find_run(chunks: &[Chunk], count: usize) -> Option<usize> {
     let (mut length, mut idle) = (0, 0);
     let is_idle = |chunk: &Chunk| usize::from(matches!(chunk, Chunk::Idle(_)));
     for (i, chunk) in chunks.iter().enumerate() {
-        if matches!(chunk, Chunk::Used(_)) {
+        if matches!(chunk, Chunk::Used(_) | Chunk::Moving) {
             (length, idle) = (0, 0);
             continue;
         }
@@ -402,9 +467,12 @@ impl Drop for ScalarBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Unhindered;
     use crate::memory::Plain;
     use cuzk_governor::budget::{Ask, MemoryBudget};
     use ff::Field;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
 
     const CHUNK: usize = 1 << 16;
     const SCALARS: usize = CHUNK / 32;
@@ -422,7 +490,7 @@ mod tests {
         let budget = MemoryBudget::new(64 * CHUNK as u64);
         let pool = pool(16);
         let mut memory = reserved(&budget, 3);
-        let buffer = pool.scalars(3 * SCALARS - 1, &mut memory).unwrap();
+        let buffer = pool.scalars(3 * SCALARS - 1, &mut memory, &Unhindered).unwrap();
         assert_eq!((memory.bytes(), buffer.len()), (0, 3 * SCALARS - 1));
         assert_eq!(budget.usage().reserved, 3 * CHUNK as u64);
         drop(buffer);
@@ -436,12 +504,12 @@ mod tests {
         let pool = pool(16);
         pool.keep_idle(budget.clone());
         let mut memory = reserved(&budget, 4);
-        let mut buffer = pool.scalars(2 * SCALARS, &mut memory).unwrap();
+        let mut buffer = pool.scalars(2 * SCALARS, &mut memory, &Unhindered).unwrap();
         buffer.fill(Scalar::ONE);
         drop(buffer);
         assert_eq!(pool.status(), PoolStatus { used: 0, idle: 2 * CHUNK as u64 });
         assert_eq!(budget.usage().reserved, 4 * CHUNK as u64);
-        let again = pool.scalars(2 * SCALARS, &mut memory).unwrap();
+        let again = pool.scalars(2 * SCALARS, &mut memory, &Unhindered).unwrap();
         assert!(again.iter().all(|scalar| scalar.is_zero_vartime()));
         // The idle chunks pay for themselves: the buyer's two chunks went back to the budget.
         assert_eq!((memory.bytes(), budget.usage().reserved), (0, 2 * CHUNK as u64));
@@ -455,7 +523,7 @@ mod tests {
         let budget = MemoryBudget::new(4 * CHUNK as u64);
         let pool = pool(16);
         pool.keep_idle(budget.clone());
-        let buffer = pool.scalars(4 * SCALARS, &mut reserved(&budget, 4)).unwrap();
+        let buffer = pool.scalars(4 * SCALARS, &mut reserved(&budget, 4), &Unhindered).unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| budget.reserve(Ask::new("test", 3), deadline).unwrap());
@@ -466,6 +534,61 @@ mod tests {
             assert_eq!(waiter.join().unwrap().bytes(), 3);
         });
         assert_eq!(pool.status(), PoolStatus::default());
+    }
+
+    #[test]
+    fn an_interrupted_buffer_leaves_what_it_had_in_ledger_and_pool() {
+        let budget = MemoryBudget::new(64 * CHUNK as u64);
+        let pool = pool(16);
+        let mut memory = reserved(&budget, 4);
+        let asked = AtomicUsize::new(0);
+        let interrupts = Answers(|| match asked.fetch_add(1, Ordering::SeqCst) {
+            2 => Err(Interrupted),
+            _ => Ok(()),
+        });
+        let refused = pool.scalars(4 * SCALARS, &mut memory, &interrupts).unwrap_err();
+        assert!(matches!(refused, PoolError::Interrupted(_)), "{refused}");
+        assert_eq!(pool.status(), PoolStatus { used: 0, idle: 2 * CHUNK as u64 });
+        assert_eq!((memory.bytes(), budget.usage().reserved), (2 * CHUNK as u64, 4 * CHUNK as u64));
+        assert_eq!(pool.release_idle(u64::MAX), 2 * CHUNK as u64);
+        drop(memory);
+        assert_eq!(budget.usage().reserved, 0);
+    }
+
+    #[test]
+    fn who_waits_for_pages_holds_up_nobody_else() {
+        let budget = MemoryBudget::new(64 * CHUNK as u64);
+        let pool = pool(16);
+        pool.keep_idle(budget.clone());
+        drop(pool.scalars(SCALARS, &mut reserved(&budget, 1), &Unhindered).unwrap());
+        let (arrive, arrived) = mpsc::channel();
+        let (go, goes) = mpsc::channel();
+        let (arrive, goes) = (Mutex::new(arrive), Mutex::new(goes));
+        let waits = Answers(|| {
+            let _ = arrive.lock().send(());
+            let _ = goes.lock().recv_timeout(Duration::from_secs(10));
+            Ok(())
+        });
+        std::thread::scope(|scope| {
+            let slow = scope.spawn(|| pool.scalars(2 * SCALARS, &mut reserved(&budget, 2), &waits));
+            arrived.recv_timeout(Duration::from_secs(10)).unwrap();
+            let quick = pool.scalars(SCALARS, &mut reserved(&budget, 1), &Unhindered).unwrap();
+            assert_eq!(pool.status().used, 3 * CHUNK as u64);
+            drop(quick);
+            go.send(()).and_then(|()| go.send(())).unwrap();
+            assert_eq!(slow.join().unwrap().unwrap().len(), 2 * SCALARS);
+        });
+        pool.release_idle(u64::MAX);
+        assert_eq!((budget.usage().reserved, pool.status()), (0, PoolStatus::default()));
+    }
+
+    /// A checkpoint that does as told.
+    struct Answers<F>(F);
+
+    impl<F: Fn() -> Result<(), Interrupted> + Sync> Checkpoint for Answers<F> {
+        fn check(&self) -> Result<(), Interrupted> {
+            self.0()
+        }
     }
 
     #[test]
@@ -487,11 +610,12 @@ mod tests {
         let budget = MemoryBudget::new(64 * CHUNK as u64);
         let pool = pool(4);
         let mut memory = reserved(&budget, 8);
-        let held = pool.scalars(3 * SCALARS, &mut memory).unwrap();
-        let refused = pool.scalars(2 * SCALARS, &mut memory).unwrap_err();
+        let held = pool.scalars(3 * SCALARS, &mut memory, &Unhindered).unwrap();
+        let refused = pool.scalars(2 * SCALARS, &mut memory, &Unhindered).unwrap_err();
         assert!(matches!(refused, PoolError::NoRoom { .. }), "{refused}");
         drop(held);
-        let refused = pool.scalars(SCALARS, &mut reserved(&budget, 1).split(1).unwrap());
+        let refused =
+            pool.scalars(SCALARS, &mut reserved(&budget, 1).split(1).unwrap(), &Unhindered);
         assert!(matches!(refused.unwrap_err(), PoolError::NotReserved { .. }));
     }
 
@@ -506,7 +630,7 @@ mod tests {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let len = 1 + (random >> 33) as usize % (4 * SCALARS);
             let mut memory = reserved(&budget, 4);
-            if let Ok(mut buffer) = pool.scalars(len, &mut memory) {
+            if let Ok(mut buffer) = pool.scalars(len, &mut memory, &Unhindered) {
                 buffer.fill(Scalar::from(step));
                 held.push((step, buffer));
             }

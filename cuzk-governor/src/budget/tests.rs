@@ -133,6 +133,29 @@ fn a_waiter_that_does_not_fit_is_passed_sixteen_times_and_then_no_more() {
 }
 
 #[test]
+fn nobody_passes_a_critical_waiter_so_that_small_pieces_add_up_for_it() {
+    let budget = MemoryBudget::new(10);
+    let pieces: Vec<_> = (0..10).map(|_| budget.try_reserve(ask(1)).unwrap()).collect();
+    let served = parking_lot::Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        let wait = |ask, name| {
+            let got = budget.reserve(ask, late()).unwrap();
+            served.lock().push(name);
+            drop(got);
+        };
+        scope.spawn(move || wait(ask(2), "small"));
+        until_waiting(&budget, 1);
+        scope.spawn(move || wait(ask(8).at(Priority::Critical), "critical"));
+        until_waiting(&budget, 2);
+        for piece in pieces {
+            drop(piece);
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    assert_eq!(*served.lock(), ["critical", "small"]);
+}
+
+#[test]
 fn a_deadline_lets_those_behind_go_on() {
     let budget = MemoryBudget::new(10);
     let _held = budget.try_reserve(ask(9)).unwrap();
@@ -141,7 +164,7 @@ fn a_deadline_lets_those_behind_go_on() {
             budget.reserve(ask(10), Instant::now() + Duration::from_millis(200)).map(drop)
         });
         until_waiting(&budget, 1);
-        lock(&budget.inner.ledger).queue[0].passed = PASSES;
+        lock(&budget.inner.ledger).queue[0].passes = 0;
         assert!(budget.try_reserve(ask(1)).is_err(), "the big one's patience is at its end");
         let small = scope.spawn(|| budget.reserve(ask(1), late()).map(drop));
         assert!(big.join().unwrap().is_err());

@@ -264,6 +264,7 @@ impl<'a> Jobs<'a> {
         let _ = happens.send(Event::Accepted { job: name.clone() });
         let (happens, since) = (happens.clone(), Instant::now());
         let then = move |outcome: Arc<cuzk_core::engine::Outcome>| {
+            ticks::trace_end(&name, &outcome);
             let event = match &outcome.result {
                 JobResult::Completed(_) => {
                     Event::Finished { job: name, seconds: since.elapsed().as_secs_f64() }

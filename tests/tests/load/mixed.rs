@@ -38,7 +38,7 @@ fn among_64_jobs_of_mixed_kinds_a_winning_post_takes_at_most_twice_its_solo_time
     let _turn = turn();
     let cgroup = cgroup_or_skip!("mixed");
     cgroup.limit(LIMIT).unwrap();
-    parameters::development(&[SnapDealsUpdate, WindowPostPartition, WinningPost]);
+    parameters::development(&[PorepSealCommit, SnapDealsUpdate, WindowPostPartition, WinningPost]);
     let seconds = Duration::from_secs;
 
     // The first reads its parameters, the second is alone.
@@ -47,10 +47,11 @@ fn among_64_jobs_of_mixed_kinds_a_winning_post_takes_at_most_twice_its_solo_time
     let start = seconds(7);
     // Larger than all that comes after it: it may neither stand still nor starve.
     jobs.push(Job { after: start, ..Job::scripted("large".into(), script(96)) });
+    jobs.push(real("porep", PorepSealCommit, start));
     jobs.push(real("snap", SnapDealsUpdate, start));
     jobs.extend((0..2).map(|i| real(format!("window-{i}"), WindowPostPartition, start)));
     let scripted = [(PorepSealCommit, 20), (SnapDealsUpdate, 12), (WindowPostPartition, 4)];
-    jobs.extend(scripted.iter().cycle().take(60).enumerate().map(|(i, (kind, chunks))| {
+    jobs.extend(scripted.iter().cycle().take(59).enumerate().map(|(i, (kind, chunks))| {
         let scripted = Job::scripted(format!("{kind}-{i}"), script(*chunks));
         Job { kind: *kind, after: start, ..scripted }
     }));

@@ -19,6 +19,21 @@ fn with_priority(raw: RawRequest, priority: Priority) -> RawRequest {
     RawRequest { priority: priority as i32 + 1, ..raw }
 }
 
+/// A job of one partition, of so many chunks and a second.
+fn scripted(name: String, kind: ProofKind, chunks: u32) -> Arc<Scripted> {
+    let script = Script {
+        partitions: 1,
+        chunks,
+        heap: 0,
+        hidden: 0,
+        estimate: 1.0,
+        synthesis: Duration::from_secs(1),
+        device: Duration::ZERO,
+        contention: 0.0,
+    };
+    Arc::new(Scripted { name, kind, script })
+}
+
 fn reserved_falls_to_zero_within(engine: &Engine, limit: Duration) {
     let deadline = Instant::now() + limit;
     while engine.budget().usage().reserved > 0 {
@@ -182,19 +197,7 @@ fn a_job_is_accepted_although_partitions_hold_every_byte() {
 fn an_eighth_of_the_memory_for_requests_is_kept_for_critical_ones() {
     let _turn = turn();
     let engine = engine_with(&[], |config| config.memory_budget = 64 << 20); // 4 MiB of it
-    let submit = |kind, letter: &str| {
-        let script = Script {
-            partitions: 1,
-            chunks: 1,
-            heap: 0,
-            hidden: 0,
-            estimate: 1.0,
-            synthesis: Duration::from_secs(1),
-            device: Duration::ZERO,
-            contention: 0.0,
-        };
-        engine.submit_work(Arc::new(Scripted { name: letter.repeat(1 << 20), kind, script }))
-    };
+    let submit = |kind, letter: &str| engine.submit_work(scripted(letter.repeat(1 << 20), kind, 1));
     let jobs: Vec<_> = ["a", "b", "c"].map(|name| submit(POREP, name).unwrap().job_id).into();
     match submit(POREP, "d") {
         Err(SubmitError::Full { limit, .. }) => assert_eq!(limit, "3670016 bytes"),
@@ -205,6 +208,26 @@ fn an_eighth_of_the_memory_for_requests_is_kept_for_critical_ones() {
         outcome(&engine, job);
     }
     assert_eq!(engine.budget().usage().reserved, 0);
+}
+
+#[test]
+fn a_critical_partition_has_its_memory_at_once_however_many_fill_it() {
+    let _turn = turn();
+    let engine = engine_with(&[], |config| {
+        (config.memory_budget, config.concurrency) = (256 << 20, 8);
+    });
+    let submit = |name: &str, i: u32, kind, chunks| {
+        engine.submit_work(scripted(format!("{name}-{i}"), kind, chunks)).unwrap().job_id
+    };
+    let others: Vec<_> = (0..40).map(|i| submit("other", i, POREP, 7 + i % 3)).collect();
+    for i in 0..4 {
+        thread::sleep(Duration::from_millis(400));
+        let urgent = submit("urgent", i, WINNING, 20);
+        let waited = outcome(&engine, &urgent).timings.queue_wait;
+        assert!(waited < Duration::from_millis(200), "{i}: {waited:?}");
+    }
+    others.iter().for_each(|job| assert!(engine.cancel(job).is_ok()));
+    reserved_falls_to_zero_within(&engine, Duration::from_secs(1));
 }
 
 #[test]
