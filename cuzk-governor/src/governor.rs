@@ -35,7 +35,7 @@ mod tests;
 
 /// For how long the watcher waits for a fresh workload before it decides on the last one.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// Between two early ticks at least, however often the alarm rings.
+/// Between two ticks at least, however often the alarm rings or however late the last one was.
 const EARLIEST: Duration = Duration::from_millis(25);
 /// Wanted of the scheduler; without the privilege it stays as it is.
 const NICE: libc::c_int = -10;
@@ -264,7 +264,7 @@ impl Watcher {
         loop {
             let begun = Instant::now();
             self.tick();
-            next = (next + self.set.tick).max(Instant::now());
+            next = (next + self.set.tick).max(begun + EARLIEST.min(self.set.tick));
             let left = next.saturating_duration_since(Instant::now());
             match self.alarm.wait(left, woken.as_fd()) {
                 Woken::ByCaller => return,

@@ -47,6 +47,8 @@ const FORMER: u64 = 4;
 const ORDINARY: f64 = 0.9;
 /// Samples closer than this together, in ticks, are of the same tick.
 const SAME_TICK: f64 = 0.9;
+/// A rate is over this part of a tick at least: over less, one chunk that came is a flood.
+const SHORTEST: f64 = 0.25;
 
 /// What is left, and how sure of it we are. All figures in bytes.
 ///
@@ -143,8 +145,9 @@ struct Watch {
     /// The largest limit there was.
     largest: u64,
     errors: Errors,
-    /// The error of the tick that is not over yet, and how much of it has passed.
+    /// Error and growth of the tick that is not over yet, and how much of it has passed.
     open_error: u64,
+    open_growth: u64,
     open_ticks: f64,
     /// Unforetold bytes a second: now, and halved from tick to tick.
     growth: f64,
@@ -164,8 +167,9 @@ struct View {
 /// What passed since the last fresh sample.
 #[derive(Clone, Copy)]
 struct Step {
-    seconds: f64,
     ticks: f64,
+    /// Seconds of a tick.
+    tick: f64,
     /// By how much the ledger's resident bytes rose.
     foretold: u64,
     resident: u64,
@@ -218,8 +222,8 @@ impl Forecaster {
     fn learn(&mut self, sample: &Sample, ledger: &Usage, set: &Setpoints) -> f64 {
         let seconds = sample.at.saturating_sub(self.previous.at).as_secs_f64().max(1e-3);
         let step = Step {
-            seconds,
             ticks: seconds / set.tick.as_secs_f64(),
+            tick: set.tick.as_secs_f64(),
             foretold: ledger.resident.saturating_sub(self.previous.resident),
             resident: ledger.resident,
         };
@@ -231,10 +235,10 @@ impl Forecaster {
         for (at, watch) in self.watches.iter_mut().enumerate() {
             watch.learn(read(sample, set, at), step);
         }
-        self.note_events(sample, seconds);
+        self.note_events(sample, step.ticks.max(SHORTEST) * step.tick);
         self.previous.at = sample.at;
         self.previous.resident = ledger.resident;
-        step.foretold as f64 / seconds
+        step.foretold as f64 / (step.ticks.max(SHORTEST) * step.tick)
     }
 
     fn note_events(&mut self, sample: &Sample, seconds: f64) {
@@ -328,6 +332,7 @@ impl Watch {
             largest: 0,
             errors: Errors::new(),
             open_error: 0,
+            open_growth: 0,
             open_ticks: 0.0,
             growth: 0.0,
             smooth_growth: 0.0,
@@ -340,21 +345,22 @@ impl Watch {
         self.largest = self.largest.max(reading.limit.unwrap_or(0));
         if let Some(last) = self.last {
             let growth = |to: u64| to.saturating_sub(last.unreclaimable + step.foretold);
-            self.growth = growth(reading.unreclaimable) as f64 / step.seconds;
+            self.open_growth += growth(reading.unreclaimable);
+            self.open_error += growth(reading.highest(last));
+            self.open_ticks += step.ticks;
+            let seconds = self.open_ticks.max(SHORTEST) * step.tick;
+            self.growth = self.open_growth as f64 / seconds;
             self.smooth_growth = (self.smooth_growth + self.growth) / 2.0;
-            self.enter(growth(reading.highest(last)), step.ticks);
+            if self.open_ticks >= SAME_TICK {
+                self.close_tick();
+            }
         }
         self.last = Some(reading);
     }
 
-    /// Enters an error once its tick is over.
-    fn enter(&mut self, error: u64, ticks: f64) {
-        self.open_error += error;
-        self.open_ticks += ticks;
-        if self.open_ticks >= SAME_TICK {
-            self.errors.push(std::mem::take(&mut self.open_error));
-            self.open_ticks = 0.0;
-        }
+    fn close_tick(&mut self) {
+        self.errors.push(std::mem::take(&mut self.open_error));
+        (self.open_growth, self.open_ticks) = (0, 0.0);
     }
 
     /// How much is left at this bound; `None` if it limits nothing.

@@ -33,6 +33,8 @@ pub struct PinnedPool {
     base: NonNull<u8>,
     chunk_bytes: usize,
     provider: Box<dyn PageProvider>,
+    /// Held while pages of a chunk are had: no more than one chunk is resident and not yet reported so.
+    kernel: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -170,7 +172,7 @@ impl PinnedPool {
         let chunks = (0..count).map(|_| Chunk::Free).collect();
         let demand = Demand::new();
         let state = Mutex::new(State { chunks, end: 0, used: 0, idle: 0, keep_for: None, demand });
-        Ok(Arc::new(Self { base, chunk_bytes, provider, state }))
+        Ok(Arc::new(Self { base, chunk_bytes, provider, kernel: Mutex::default(), state }))
     }
 
     /// `bytes` in whole chunks: what a buffer of that size takes from the budget.
@@ -303,7 +305,8 @@ impl PinnedPool {
 
     fn commit(&self, i: usize, from: &mut Reservation) -> Result<Reservation, PoolError> {
         let asked = self.chunk_bytes as u64;
-        // SAFETY: chunk `i` is reserved, uncommitted, and nobody else's under the lock.
+        let _one_at_a_time = self.kernel.lock();
+        // SAFETY: chunk `i` is reserved, uncommitted, and the caller has claimed it.
         unsafe { self.provider.commit(self.chunk(i), self.chunk_bytes) }.map_err(|source| {
             PoolError::Refused { provider: self.provider.name(), asked, source }
         })?;

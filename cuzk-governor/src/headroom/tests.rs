@@ -203,6 +203,24 @@ fn early_samples_are_part_of_their_tick() {
 }
 
 #[test]
+fn what_came_within_a_moment_is_no_flood() {
+    let mut forecaster = Forecaster::new();
+    let mut growth = |sequence, milliseconds, gibs, stalled_us| {
+        let mut sample = sample(sequence, gibs * GIB);
+        sample.at = Duration::from_millis(milliseconds);
+        let some = Stall { total_us: stalled_us, ..Stall::default() };
+        sample.pressure = Some(Pressure { some, ..Pressure::default() });
+        let headroom = forecaster.observe(&sample, &ledger(0, 0), &bare());
+        (headroom.growth / GIB, headroom.stalled)
+    };
+    growth(1, 1000, 10, 0);
+    growth(2, 2000, 10, 0);
+    assert_eq!(growth(3, 2001, 11, 1000), (4, 0.4));
+    assert_eq!(growth(4, 2500, 12, 1000).0, 4, "two within half a second");
+    assert_eq!(growth(5, 3000, 12, 1000).0, 2, "of the whole tick");
+}
+
+#[test]
 fn a_silent_sensor_makes_the_margin_grow_and_time_go_on() {
     let set = bare();
     let mut forecaster = Forecaster::new();
