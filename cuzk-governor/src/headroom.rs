@@ -4,7 +4,8 @@
 //! each of them, with `resident` from the ledger:
 //!
 //! ```text
-//! residual   = unreclaimable usage − resident           the greatest of the last trust_ticks
+//! residual   = unreclaimable usage − resident           the greatest of the last trust_ticks;
+//!              while no sample is fresh also what resident fell by since: nobody saw it leave
 //! usable     = limit − residual − resident              the least limit of the last trust_ticks
 //! error      = rise of the usage in a tick − rise of resident     (each at least 0)
 //! margin     = floor·largest + 16 MiB, or if more: Q(quantile) + (h − 1)·Q(0.9) of the last 512
@@ -253,9 +254,14 @@ impl Forecaster {
     }
 
     fn tightest(&self, ledger: &Usage, set: &Setpoints, stale: u32) -> (Bound, View) {
+        // Nobody has seen it leave.
+        let unseen = match stale {
+            0 => 0,
+            _ => self.previous.resident.saturating_sub(ledger.resident),
+        };
         let views = self.watches.iter().enumerate();
         views
-            .filter_map(|(at, watch)| Some((bound(at), watch.view(ledger, set, stale)?)))
+            .filter_map(|(at, watch)| Some((bound(at), watch.view(ledger, set, stale, unseen)?)))
             .min_by_key(|(_, view)| (view.admissible, view.usable))
             .unwrap_or((Bound::Host, View::NOTHING))
     }
@@ -265,7 +271,7 @@ impl Forecaster {
         let promised = ledger.reserved.saturating_sub(ledger.resident);
         let mut first = (None, 0);
         for watch in &self.watches {
-            let Some(view) = watch.view(ledger, set, 0) else { continue };
+            let Some(view) = watch.view(ledger, set, 0, 0) else { continue };
             let foretold = if promised > view.usable { foretold_rate } else { 0.0 };
             let growth = watch.growth.max(watch.smooth_growth) + foretold;
             if growth < 1.0 {
@@ -363,11 +369,12 @@ impl Watch {
         (self.open_growth, self.open_ticks) = (0, 0.0);
     }
 
-    /// How much is left at this bound; `None` if it limits nothing.
-    fn view(&self, ledger: &Usage, set: &Setpoints, stale: u32) -> Option<View> {
+    /// How much is left at this bound, so many bytes that the ledger gave up being there still; `None`
+    /// if it limits nothing.
+    fn view(&self, ledger: &Usage, set: &Setpoints, stale: u32, unseen: u64) -> Option<View> {
         let trusted = set.trust_ticks as usize;
         let limit = Some(self.limits.min(trusted)).filter(|&limit| limit < u64::MAX)?;
-        let residual = self.residuals.max(trusted);
+        let residual = self.residuals.max(trusted) + unseen;
         let margin = self.margin(limit, set).saturating_mul(1 + u64::from(stale));
         let unclaimed = limit.saturating_sub(residual);
         Some(View {

@@ -309,3 +309,14 @@ proptest! {
         prop_assert!(lowered.admissible <= lowered.limit);
     }
 }
+
+#[test]
+fn what_the_ledger_gives_up_in_silence_is_not_believed_to_have_left() {
+    let mut forecaster = Forecaster::new();
+    let seen = sample(1, 70 * GIB);
+    forecaster.observe(&seen, &ledger(60 * GIB, 60 * GIB), &bare());
+    let silent = forecaster.observe(&seen, &ledger(40 * GIB, 40 * GIB), &bare());
+    assert_eq!((silent.residual, silent.usable), (30 * GIB, 30 * GIB));
+    let fresh = forecaster.observe(&sample(2, 50 * GIB), &ledger(40 * GIB, 40 * GIB), &bare());
+    assert_eq!((fresh.residual, fresh.usable), (10 * GIB, 50 * GIB));
+}

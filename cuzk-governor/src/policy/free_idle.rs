@@ -9,4 +9,8 @@ impl Rung for FreeIdle {
         let frees = now.need.min(now.workload.idle_bytes);
         (frees > 0).then_some(Step { action: Action::FreeIdleChunks(frees), frees })
     }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
 }

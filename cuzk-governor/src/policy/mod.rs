@@ -3,9 +3,10 @@
 //! No clock, no I/O, no allocation in the steady state: time comes in with the headroom, so
 //! the simulator and the tests drive exactly the code that runs in production.
 //!
-//! While promises and margin fit, it grows, slowly. When they do not, it holds, and goes down
-//! the ladder (`RUNGS`), one rung a tick, each only on a fresh sample: what a step will give back is
-//! credited for the reaction time, so that nothing is done twice for the same bytes, and a rung
+//! While promises and margin fit, it grows, slowly, and gives up what costs next to nothing if
+//! growth would soon make them not fit. When they do not, it holds, and goes down the ladder
+//! (`RUNGS`), one rung a tick, each but a purge only on a fresh sample: what a step will give back
+//! is credited for the reaction time, so that nothing is done twice for the same bytes, and a rung
 //! that was used rests as long. Work is thrown away only when the promises do not fit even
 //! without the margin, and that for a reaction time. Only in an emergency does it take as many
 //! rungs at once as are needed: if the limit is nearer than the reaction time, if it was cut below
@@ -55,6 +56,16 @@ trait Rung: Sync {
     /// The next step here, if there is anything to give. Asked again in an emergency, until
     /// it gives nothing or enough is given.
     fn offer(&self, state: &State, now: &Situation<'_>) -> Option<Step>;
+
+    /// Whether it costs so little that it is done before memory is short.
+    fn is_cheap(&self) -> bool {
+        false
+    }
+
+    /// Whether it does no harm where nobody sees what it gives back.
+    fn is_blind(&self) -> bool {
+        false
+    }
 }
 
 /// A step down and the bytes that it gives back within the reaction time.
@@ -319,7 +330,7 @@ pub fn decide(
     drop_cache::unclog(state, &now, actions);
     if now.need > 0 {
         retreat(state, &now, actions);
-    } else if headroom.deficit == 0 && headroom.stale_ticks == 0 {
+    } else if !ease(state, &now, actions) && headroom.deficit == 0 && headroom.stale_ticks == 0 {
         grow::step(state, &now, actions);
     }
     climb::step(state, &now);
@@ -396,7 +407,11 @@ fn possible(headroom: &Headroom, workload: &Workload) -> u64 {
 fn retreat(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Action>) {
     let Headroom { at, stale_ticks, .. } = *now.headroom;
     let paused = state.stepped_at.is_some_and(|when| at < when + now.set.retreat_cooldown);
-    if stale_ticks > 0 || (paused && !now.emergency) {
+    if stale_ticks > 0 {
+        ease(state, now, actions);
+        return;
+    }
+    if paused && !now.emergency {
         return;
     }
     let mut given = 0;
@@ -421,6 +436,27 @@ fn retreat(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Action>) {
             }
         }
     }
+}
+
+/// What costs next to nothing, before memory is short: if growth would make it so within a reaction
+/// time, or if a silent sensor leaves open where freed memory went. Whether anything was ordered.
+fn ease(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Action>) -> bool {
+    let Headroom { at, stale_ticks, reserved, admissible, .. } = *now.headroom;
+    let need = (reserved + now.coming).saturating_sub(admissible).saturating_sub(state.credit());
+    if need == 0 {
+        return false;
+    }
+    for (at_rung, rung) in RUNGS.iter().enumerate() {
+        let apt = if stale_ticks > 0 { rung.is_blind() } else { rung.is_cheap() };
+        if !apt || at < state.rests[at_rung] {
+            continue;
+        }
+        if let Some(step) = rung.offer(state, &Situation { need, ..*now }) {
+            take(state, now, at_rung, &step, actions);
+            return true;
+        }
+    }
+    false
 }
 
 /// Enters a step into the books and orders it.

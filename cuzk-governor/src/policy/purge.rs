@@ -12,6 +12,15 @@ const LEAST: u64 = 1 << 20;
 impl Rung for Purge {
     fn offer(&self, _: &State, now: &Situation<'_>) -> Option<Step> {
         let frees = now.headroom.allocator_free / 2;
-        (frees >= LEAST || now.emergency).then_some(Step { action: Action::PurgeAllocator, frees })
+        let unseen = now.emergency || now.headroom.stale_ticks > 0;
+        (frees >= LEAST || unseen).then_some(Step { action: Action::PurgeAllocator, frees })
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
+
+    fn is_blind(&self) -> bool {
+        true
     }
 }
