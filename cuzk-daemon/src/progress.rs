@@ -75,17 +75,19 @@ impl Meter {
         Meter { what: what.to_owned(), bar, line_due: Instant::now() }
     }
 
-    /// Shows `done` of `total` of a step.
-    pub fn show(&mut self, step: &'static str, done: u64, total: u64) {
+    /// Shows `done` of `total` of a step; nothing of either where `total` is 0.
+    pub fn show(&mut self, step: &str, done: u64, total: u64) {
         match &self.bar {
             Some(bar) => {
-                bar.set_message(step);
+                bar.set_message(step.to_owned());
                 bar.set_length(total);
                 bar.set_position(done);
             }
             None if Instant::now() >= self.line_due => {
                 self.line_due = Instant::now() + LINE_EVERY;
-                note(&format!("{}: {step} {} %", self.what, 100 * done / total.max(1)));
+                let share = (100 * done).checked_div(total);
+                let share = share.map_or(String::new(), |percent| format!(" {percent} %"));
+                note(&format!("{}: {step}{share}", self.what));
             }
             None => {}
         }

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use super::ParamsError;
+use super::{ParamsError, Progress};
 use crate::device::Checkpoint;
 
 /// How often a waiting writer looks whether its turn has come, or whether it is to stop.
@@ -34,30 +34,50 @@ impl AtomicFile {
     /// Waits until nobody else writes `path`, then begins to. Whoever wants to keep what the other
     /// one wrote looks at `path` now and drops this.
     pub fn begin(path: &Path, checkpoint: &dyn Checkpoint) -> Result<Self, ParamsError> {
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
+        Self::begin_shown(path, &mut |_| {}, checkpoint)
+    }
+
+    /// The same, and shows whom it waits for.
+    pub fn begin_shown(
+        path: &Path,
+        progress: &mut dyn FnMut(Progress),
+        checkpoint: &dyn Checkpoint,
+    ) -> Result<Self, ParamsError> {
         loop {
             checkpoint.check()?;
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .custom_flags(libc::O_NONBLOCK)
-                .open(&partial)
-                .map_err(ParamsError::io(&partial, "create"))?;
-            match file.try_lock() {
-                Ok(()) if is_still(&file, &partial)? => {
-                    let this = Self { file, partial, path: path.into(), committed: false };
-                    this.file.set_len(0).map_err(ParamsError::io(&this.partial, "truncate"))?;
-                    return Ok(this);
-                }
-                // The one who held it has renamed or removed it: this file has no name any more.
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => thread::sleep(TURN),
-                Err(TryLockError::Error(e)) => return Err(ParamsError::io(&partial, "lock")(e)),
+            if let Some(this) = Self::try_begin(path)? {
+                return Ok(this);
             }
+            let who = match writer(&partial(path)) {
+                Some(pid) => format!("process {pid}"),
+                None => "another process".into(),
+            };
+            let step = format!("waiting for {who}, which writes {}", path.display()).into();
+            progress(Progress { step, done: 0, total: 0 });
+            thread::sleep(TURN);
+        }
+    }
+
+    /// Begins to write `path` unless somebody else does.
+    pub fn try_begin(path: &Path) -> Result<Option<Self>, ParamsError> {
+        let partial = partial(path);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&partial)
+            .map_err(ParamsError::io(&partial, "create"))?;
+        match file.try_lock() {
+            Ok(()) if is_still(&file, &partial)? => {
+                let this = Self { file, partial, path: path.into(), committed: false };
+                this.file.set_len(0).map_err(ParamsError::io(&this.partial, "truncate"))?;
+                Ok(Some(this))
+            }
+            // The one who held it has renamed or removed it: this file has no name any more.
+            Ok(()) | Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(e)) => Err(ParamsError::io(&partial, "lock")(e)),
         }
     }
 
@@ -113,6 +133,24 @@ impl Drop for AtomicFile {
             let _ = fs::remove_file(&self.partial);
         }
     }
+}
+
+fn partial(path: &Path) -> PathBuf {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    partial.into()
+}
+
+/// The process that holds the lock on a file, as far as the kernel shows it: a line a lock, of which the
+/// fifth field is the process and the sixth ends with the file's number.
+fn writer(partial: &Path) -> Option<u32> {
+    let inode = fs::metadata(partial).ok()?.ino().to_string();
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, "WRITE", pid, file, ..] = fields[..] else { return None };
+        (file.rsplit(':').next()? == inode).then(|| pid.parse().ok())?
+    })
 }
 
 /// Whether `path` still names the open `file`.

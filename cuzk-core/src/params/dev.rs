@@ -68,7 +68,7 @@ pub fn ensure<C: NamedCircuit>(
         if is_made(&params, &stem) {
             continue;
         }
-        let file = AtomicFile::begin(&params.params_path(&stem), checkpoint)?;
+        let file = AtomicFile::begin_shown(&params.params_path(&stem), progress, checkpoint)?;
         // Another process may have made it while this one waited for its turn.
         if !is_made(&params, &stem) {
             make(circuit, &params.vk_path(&stem), file, SEED, progress, checkpoint)?;
@@ -91,7 +91,7 @@ pub fn generate(
     mark(dir)?;
     let params = Params::new(dir);
     let stem = circuit.stem()?;
-    let file = AtomicFile::begin(&params.params_path(&stem), checkpoint)?;
+    let file = AtomicFile::begin_shown(&params.params_path(&stem), progress, checkpoint)?;
     make(circuit, &params.vk_path(&stem), file, seed, progress, checkpoint)
 }
 
@@ -179,12 +179,12 @@ fn make(
     checkpoint: &dyn Checkpoint,
 ) -> Result<(), ParamsError> {
     let secret = Secret::of(seed);
-    progress(Progress { step: "count constraints", done: 0, total: 0 });
+    progress(Progress { step: "count constraints".into(), done: 0, total: 0 });
     let size = circuit.size()?;
     checkpoint.check()?;
     let total = ParamsFile::bytes(&size.counts());
     file.reserve(total)?;
-    progress(Progress { step: "fold constraints", done: 0, total: 0 });
+    progress(Progress { step: "fold constraints".into(), done: 0, total: 0 });
     let blank = circuit.blank_circuit()?;
     let Folded { mut a, mut b, c } = fold(blank, &size, &secret.tau).map_err(circuit.failed())?;
     checkpoint.check()?;
@@ -311,7 +311,7 @@ impl Output<'_> {
             multiply(table, first, scalars, encoded).map_err(self.circuit.failed())?;
             self.put(encoded)?;
             let (done, total) = (self.done, self.total);
-            (self.progress)(Progress { step: "multiply points", done, total });
+            (self.progress)(Progress { step: "multiply points".into(), done, total });
         }
         Ok(())
     }

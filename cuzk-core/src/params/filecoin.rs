@@ -179,7 +179,11 @@ impl ParamsFile {
         for query in Query::ALL {
             feed.fill(&mut buffers[0][..4])?;
             let mut watched = |done| {
-                progress(Progress { step: "read parameters", done, total: self.stamp().bytes });
+                progress(Progress {
+                    step: "read parameters".into(),
+                    done,
+                    total: self.stamp().bytes,
+                });
                 checkpoint.check()
             };
             let count = self.counts.of(query);

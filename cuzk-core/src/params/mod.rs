@@ -20,6 +20,7 @@ mod testing;
 mod tests;
 
 use std::{
+    borrow::Cow,
     fs::{File, Metadata},
     os::unix::fs::OpenOptionsExt,
     path::Path,
@@ -197,12 +198,12 @@ pub(crate) fn open_file(path: &Path) -> Result<(File, Metadata), ParamsError> {
 }
 
 /// How far long work has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     /// What is being done.
-    pub step: &'static str,
+    pub step: Cow<'static, str>,
     /// Bytes done of this step.
     pub done: u64,
-    /// Bytes of this step.
+    /// Bytes of this step; 0 when it has no measure.
     pub total: u64,
 }

@@ -259,7 +259,11 @@ impl Srs {
         checkpoint: &dyn Checkpoint,
     ) -> Result<(), ParamsError> {
         let mut watched = |done| {
-            progress(Progress { step: "verify native file", done, total: self.size_bytes() });
+            progress(Progress {
+                step: "verify native file".into(),
+                done,
+                total: self.size_bytes(),
+            });
             Ok(checkpoint.check()?)
         };
         for query in Query::ALL {

@@ -152,7 +152,7 @@ fn digest(
     let (mut state, mut done) = (State::new(), 0);
     loop {
         checkpoint.check()?;
-        progress(Progress { step: "digest", done, total });
+        progress(Progress { step: "digest".into(), done, total });
         match file.read(&mut chunk) {
             Ok(0) => return Ok(Digest::of(&state)),
             Ok(read) => {

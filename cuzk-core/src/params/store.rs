@@ -114,7 +114,7 @@ impl Params {
         }
         fs::create_dir_all(&self.native_dir).map_err(ParamsError::native_dir(&self.native_dir))?;
         let native = self.native_path(&stem);
-        let target = AtomicFile::begin(&native, checkpoint)?;
+        let target = AtomicFile::begin_shown(&native, progress, checkpoint)?;
         // Another process may have made it while this one waited for its turn.
         if let Some(srs) = self.open_native(&stem)? {
             return Ok(srs);

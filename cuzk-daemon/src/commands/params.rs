@@ -99,7 +99,7 @@ pub fn make(circuits: &[CircuitId], dir: &Path) -> Result<Params, CommandError> 
         dev::ensure(
             &[*circuit],
             dir,
-            &mut |progress| meter.show(progress.step, progress.done, progress.total),
+            &mut |progress| meter.show(&progress.step, progress.done, progress.total),
             &Unhindered,
         )?;
     }
@@ -126,7 +126,7 @@ fn check(params: &Params, circuits: &[CircuitId]) -> Result<(), CommandError> {
         .map_err(|error| CommandError::Failed(error.to_string()))?;
     let mut meter = Meter::new("checking");
     let mut show = |progress: cuzk_core::params::Progress| {
-        meter.show(progress.step, progress.done, progress.total);
+        meter.show(&progress.step, progress.done, progress.total);
     };
     let results = published::check(params, &stems, &mut show, &Unhindered)?;
     drop(meter);
