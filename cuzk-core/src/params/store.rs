@@ -23,6 +23,15 @@ pub struct Params {
     native_dir: PathBuf,
 }
 
+/// A native file.
+enum Native {
+    Good(Srs),
+    /// It is not there, or not of the present `.params` file.
+    ToBeMade,
+    /// It is no good, for this reason.
+    Unusable(ParamsError),
+}
+
 impl Params {
     /// Parameters in `dir`, their native files in its subfolder `cuzk-native`.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
@@ -109,15 +118,19 @@ impl Params {
         checkpoint: &dyn Checkpoint,
     ) -> Result<Srs, ParamsError> {
         let stem = circuit.stem()?;
-        if let Some(srs) = self.open_native(&stem)? {
+        if let Native::Good(srs) = self.open_native(&stem)? {
             return Ok(srs);
         }
         fs::create_dir_all(&self.native_dir).map_err(ParamsError::native_dir(&self.native_dir))?;
         let native = self.native_path(&stem);
         let target = AtomicFile::begin_shown(&native, progress, checkpoint)?;
         // Another process may have made it while this one waited for its turn.
-        if let Some(srs) = self.open_native(&stem)? {
-            return Ok(srs);
+        match self.open_native(&stem)? {
+            Native::Good(srs) => return Ok(srs),
+            Native::Unusable(error) => {
+                tracing::warn!(%error, "native srs unusable, making it again");
+            }
+            Native::ToBeMade => {}
         }
         let source = ParamsFile::open(&self.params_path(&stem))?;
         source.require_counts(&stem, &circuit.size()?.counts())?;
@@ -139,14 +152,14 @@ impl Params {
     /// As [`Params::open`].
     pub fn counts(&self, circuit: &dyn NamedCircuit) -> Result<Counts, ParamsError> {
         let stem = circuit.stem()?;
-        if let Some(srs) = self.open_native(&stem)? {
+        if let Native::Good(srs) = self.open_native(&stem)? {
             return Ok(srs.header().counts);
         }
         Ok(*ParamsFile::open(&self.params_path(&stem))?.counts())
     }
 
-    /// The native file if it is there and good, `None` if it has to be made and can be.
-    fn open_native(&self, stem: &str) -> Result<Option<Srs>, ParamsError> {
+    /// The native file, or that it has to be made and can be.
+    fn open_native(&self, stem: &str) -> Result<Native, ParamsError> {
         let source = match open_file(&self.params_path(stem)) {
             Ok((_, stat)) => Some(Stamp::of(&stat, &self.params_path(stem))?),
             Err(error) if error.is_not_found() => None,
@@ -154,7 +167,9 @@ impl Params {
         };
         let opened = Srs::open(&self.native_path(stem), stem);
         match (opened, source) {
-            (Ok(srs), None) if srs.header().development == self.is_development() => Ok(Some(srs)),
+            (Ok(srs), None) if srs.header().development == self.is_development() => {
+                Ok(Native::Good(srs))
+            }
             (Ok(srs), None) => Err(ParamsError::Mixed {
                 path: srs.path().into(),
                 what: "a native file of development parameters beside production ones, or the \
@@ -163,18 +178,14 @@ impl Params {
             (Ok(srs), Some(source)) => {
                 let header = srs.header();
                 let fresh = header.source == source && header.development == self.is_development();
-                Ok(fresh.then_some(srs))
+                Ok(if fresh { Native::Good(srs) } else { Native::ToBeMade })
             }
             // Nothing can be renamed over it.
             (Err(error @ ParamsError::NoFile { .. }), _) => Err(error),
             (Err(error), None) if error.is_not_found() => Err(self.missing(stem)),
             (Err(error), None) => Err(error),
-            (Err(error), Some(_)) => {
-                if !error.is_not_found() {
-                    tracing::warn!(%error, "native srs unusable, making it again");
-                }
-                Ok(None)
-            }
+            (Err(error), Some(_)) if error.is_not_found() => Ok(Native::ToBeMade),
+            (Err(error), Some(_)) => Ok(Native::Unusable(error)),
         }
     }
 
