@@ -16,6 +16,7 @@ use std::{
 
 use bellpepper_core::SynthesisError;
 use blstrs::{G1Affine, G1Projective, G2Affine, G2Projective, Scalar};
+use cuzk_governor::{limits, sensor::resolve::Root};
 use ff::Field;
 use group::{
     prime::{PrimeCurve, PrimeCurveAffine},
@@ -33,7 +34,7 @@ use super::{
     atomic::AtomicFile,
     filecoin::{read_vk, ParamsFile},
     point::Point,
-    NamedCircuit, Params, ParamsError, Progress, DEVELOPMENT_MARKER,
+    CircuitSize, Counts, NamedCircuit, Params, ParamsError, Progress, DEVELOPMENT_MARKER,
 };
 use crate::device::Checkpoint;
 
@@ -182,6 +183,7 @@ fn make(
     progress(Progress { step: "count constraints".into(), done: 0, total: 0 });
     let size = circuit.size()?;
     checkpoint.check()?;
+    require_memory(circuit, memory_bytes(&size))?;
     let total = ParamsFile::bytes(&size.counts());
     file.reserve(total)?;
     progress(Progress { step: "fold constraints".into(), done: 0, total: 0 });
@@ -195,8 +197,7 @@ fn make(
     let per_gamma = invert(secret.gamma).map_err(circuit.failed())?;
     let per_delta = invert(secret.delta).map_err(circuit.failed())?;
     let counts = size.counts();
-    let g1_points = counts.ic + counts.h + counts.l + counts.a + counts.b_g1;
-    let g1 = FixedBase::<G1Affine>::new(secret.g1, g1_points as usize);
+    let g1 = FixedBase::<G1Affine>::new(secret.g1, g1_points(&counts));
     let g2 = FixedBase::<G2Affine>::new(secret.g2, counts.b_g2 as usize);
 
     let mixed = |i: usize| secret.beta * a[i] + secret.alpha * b[i] + c[i];
@@ -225,6 +226,32 @@ fn make(
     vk_file.write_all(&vk).map_err(ParamsError::space(vk_path, vk.len() as u64))?;
     vk_file.commit()?;
     file.commit()
+}
+
+/// What making a circuit's parameters takes at its peak: three scalars a variable, and beside them first
+/// one a constraint, then the tables of multiples.
+fn memory_bytes(size: &CircuitSize) -> u64 {
+    let counts = size.counts();
+    let scalars = |count: usize| (count * size_of::<Scalar>()) as u64;
+    let tables = FixedBase::<G1Affine>::bytes(g1_points(&counts))
+        + FixedBase::<G2Affine>::bytes(counts.b_g2 as usize);
+    scalars(3 * (size.inputs + size.aux)) + scalars(size.constraints).max(tables)
+}
+
+fn g1_points(counts: &Counts) -> usize {
+    (counts.ic + counts.h + counts.l + counts.a + counts.b_g1) as usize
+}
+
+/// Refuses before the work what the kernel would kill it for. Where it does not say what is left, the
+/// work is tried.
+fn require_memory(circuit: &dyn NamedCircuit, needed: u64) -> Result<(), ParamsError> {
+    match limits::check(&Root::default()) {
+        Ok(promised) if promised.left < needed => {
+            let (circuit, bound) = (circuit.stem()?, promised.tightest);
+            Err(ParamsError::NoMemory { circuit, needed, available: promised.left, bound })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Fills a part of a vector of scalars, from an index on.

@@ -40,6 +40,21 @@ pub enum ParamsError {
         /// The system's answer.
         source: io::Error,
     },
+    /// The machine, or a limit on it, has too little memory to make parameters.
+    #[error(
+        "making parameters of circuit {circuit} needs {needed} bytes of memory, and {available} are \
+         left by {bound} (`cuzk memcheck` shows all bounds): make room, or raise the limit"
+    )]
+    NoMemory {
+        /// The circuit's cache identifier.
+        circuit: String,
+        /// Bytes it takes.
+        needed: u64,
+        /// Bytes that are left.
+        available: u64,
+        /// By what.
+        bound: String,
+    },
     /// The folder for native files cannot be made.
     #[error(
         "{}: cannot keep native files here: {source}; configure another folder for them",

@@ -1,4 +1,5 @@
-//! A 2 KiB PoRep inside a 512 MiB cgroup: it is proved, and in reasonable time.
+//! A 2 KiB PoRep inside a 512 MiB cgroup: it is proved, and in reasonable time. Its parameters inside a
+//! smaller one: they are not made.
 //!
 //! The page cache of the mapped parameters (1.1 GiB) is charged to the cgroup and reclaimed; it is
 //! dropped before either run, so that both read the file and neither gets it from the other.
@@ -6,9 +7,11 @@
 use std::process::{Command, Output};
 use std::time::Instant;
 
-use cuzk_core::proof::ProofKind;
+use cuzk_core::device::Unhindered;
+use cuzk_core::params::{dev, ParamsError};
+use cuzk_core::proof::{CircuitId, ProofKind, SectorSize};
 use cuzk_tests::cgroup::Cgroup;
-use cuzk_tests::{parameters, skip};
+use cuzk_tests::{cgroup_or_skip, parameters, skip};
 
 use super::{engine_with, proof, sample, submit, told, turn};
 
@@ -71,4 +74,41 @@ fn a_porep_is_proved_inside_512_mib_in_at_most_half_again_its_unlimited_time() {
         peak / MIB
     );
     assert!(ratio <= 1.5, "{limited:.1} s is {ratio:.2} × {unlimited:.1} s");
+}
+
+/// Set for the process that makes parameters; its value is their folder.
+const MAKER: &str = "CUZK_TEST_MAKE_PARAMETERS";
+
+#[test]
+#[ignore = "run by the test that limits it, in a process of its own"]
+fn child_makes_the_poreps_parameters() {
+    let Some(folder) = std::env::var_os(MAKER) else { return };
+    let circuit = CircuitId { kind: POREP, sector_size: SectorSize::KiB2 };
+    let mut steps = vec![];
+    let mut enter = |progress: cuzk_core::params::Progress| steps.push(progress.step);
+    match dev::ensure(&[circuit], folder.as_ref(), &mut enter, &Unhindered) {
+        Err(ParamsError::NoMemory { needed, available, .. }) => {
+            println!("needed={needed} available={available}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(steps, ["count constraints"], "it began");
+}
+
+#[test]
+fn parameters_that_memory_is_too_small_for_are_refused_with_both_numbers() {
+    let _turn = turn();
+    let cgroup = cgroup_or_skip!("parameters");
+    cgroup.limit(128 * MIB).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let test = "memory::child_makes_the_poreps_parameters";
+    let mut command = super::child(test, MAKER, folder.path().to_str().unwrap());
+    let output = cgroup.spawn(&mut command).unwrap().wait_with_output().unwrap();
+    assert_eq!(cgroup.kills().unwrap(), 0, "the kernel killed it");
+    let [needed, available]: [u64; 2] =
+        ["needed=", "available="].map(|key| told(&output, key).expect("it is refused"));
+    println!("needed {} MiB, available {} MiB", needed / MIB, available / MIB);
+    assert!(needed > 344 * MIB && needed < 600 * MIB && available < 128 * MIB);
+    let left = std::fs::read_dir(folder.path()).unwrap();
+    assert_eq!(left.count(), 1, "the marker");
 }

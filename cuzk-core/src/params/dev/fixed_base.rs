@@ -33,6 +33,12 @@ where
     P: Point + PrimeCurveAffine<Scalar = Scalar>,
     P::Curve: PrimeCurve<Affine = P>,
 {
+    /// What a table for about so many multiples takes.
+    pub fn bytes(multiples: usize) -> u64 {
+        let window = cheapest_window(multiples);
+        (windows(window) * (1 << (window - 1)) * size_of::<P>()) as u64
+    }
+
     /// A table for about so many multiples of `base`, which is not infinity.
     pub fn new(base: P::Curve, multiples: usize) -> Self {
         let window = cheapest_window(multiples);
