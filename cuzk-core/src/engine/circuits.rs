@@ -1,28 +1,126 @@
 //! The compiled circuits that are open: recorded by the first proof of a circuit, used by the next ones.
 //!
 //! A recording never costs a proof: what goes wrong with one is logged, and the circuit is synthesised as
-//! ever. The files are mapped; beside their clean pages each holds a dictionary and an index, of some
-//! MiB at most.
+//! ever. It appears only when the proof beside which it was made has verified, and is removed when one
+//! made with it does not. The files are mapped; beside their clean pages each holds a dictionary and an
+//! index, of some MiB at most.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::fmt::Display;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::circuit::compiled::{pays, Compiled, CompiledError, Identity};
+use crate::circuit::compiled::{pays, Compiled, CompiledError, Identity, Recorded, Recorder};
+use crate::device::Checkpoint;
 use crate::params::{Params, Srs};
 use crate::proof::CircuitId;
 
 /// How a circuit's matrices are to be had.
-pub(super) enum Way {
+pub(super) enum Way<'a> {
     /// From its constraints.
     Plain,
-    /// The same, and they are to be recorded here.
-    Record(PathBuf, Identity),
+    /// The same, and they are to be recorded.
+    Record(Claim<'a>),
     /// From a recording.
     Compiled(Arc<Compiled>),
+}
+
+/// What a proof was made with, until it is known whether it verifies.
+pub(super) enum Used<'a> {
+    /// The circuit's constraints.
+    Circuit,
+    /// The same, and they were recorded on the way.
+    Recorded(Claim<'a>, Recorded),
+    /// An earlier recording.
+    Compiled(&'a OpenCircuits, CircuitId, Arc<Compiled>),
+}
+
+impl Used<'_> {
+    /// The proof verifies: what was recorded beside it can be trusted.
+    pub fn proved(self) {
+        if let Self::Recorded(mut claim, recorded) = self {
+            let bytes = recorded.size_bytes();
+            match recorded.publish() {
+                Ok(_) => {
+                    tracing::info!(circuit = %claim.circuit, bytes, "compiled_circuit.recorded")
+                }
+                Err(error) => claim.failed(&error),
+            }
+        }
+    }
+
+    /// The proof does not verify: nobody else shall use what it was made with.
+    pub fn refuted(self) {
+        let why = "a proof made with it does not verify";
+        match self {
+            Self::Circuit => {}
+            Self::Recorded(Claim { circuit, .. }, _) => {
+                let why = "the proof made beside it does not verify";
+                tracing::warn!(%circuit, why, "compiled_circuit.not_kept");
+            }
+            Self::Compiled(circuits, circuit, compiled) => {
+                circuits.remove(circuit, &compiled, &why);
+            }
+        }
+    }
+}
+
+/// The right to record a circuit, which nobody else has meanwhile. Dropped unused, it is the next proof's.
+pub(super) struct Claim<'a> {
+    circuits: &'a OpenCircuits,
+    circuit: CircuitId,
+    path: PathBuf,
+    identity: Identity,
+    /// It cannot be recorded, or does not pay.
+    in_vain: bool,
+}
+
+impl<'a> Claim<'a> {
+    /// Begins, unless another process records or has recorded it, or it cannot be recorded.
+    pub fn begin<'c>(&mut self, checkpoint: &'c dyn Checkpoint) -> Option<Recorder<'c>> {
+        let begun = Recorder::begin(&self.path, self.identity.clone(), checkpoint);
+        begun.unwrap_or_else(|error| {
+            self.failed(&error);
+            None
+        })
+    }
+
+    /// Ends a recording beside a synthesis that took so long. It is kept only where it pays.
+    pub fn end(mut self, recorder: Recorder<'_>, synthesis: Duration) -> Used<'a> {
+        match recorder.finish() {
+            Ok(recorded) if pays(recorded.size_bytes(), synthesis) => {
+                return Used::Recorded(self, recorded);
+            }
+            Ok(recorded) => {
+                let bytes = recorded.size_bytes();
+                tracing::info!(circuit = %self.circuit, bytes, ?synthesis, "compiled_circuit.does_not_pay");
+                self.in_vain = true;
+            }
+            Err(error) => self.failed(&error),
+        }
+        Used::Circuit
+    }
+
+    fn failed(&mut self, error: &CompiledError) {
+        if !matches!(error, CompiledError::Interrupted(_)) {
+            tracing::warn!(circuit = %self.circuit, %error, "compiled_circuit.not_recorded");
+            self.in_vain = true;
+        }
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut slots = self.circuits.slots.lock();
+        match self.in_vain {
+            true => slots.insert(self.circuit, Slot::Without),
+            false => slots.remove(&self.circuit),
+        };
+    }
 }
 
 pub(super) struct OpenCircuits {
@@ -32,7 +130,7 @@ pub(super) struct OpenCircuits {
 
 enum Slot {
     Open(Arc<Compiled>),
-    /// Somebody records it.
+    /// Somebody has a [`Claim`] to it.
     Recording,
     /// It cannot be recorded, or does not pay; not tried again.
     Without,
@@ -43,8 +141,8 @@ impl OpenCircuits {
         Self { params, slots: Mutex::default() }
     }
 
-    /// How to synthesise the circuit of these parameters. Who is told to record has to tell how it went.
-    pub fn way(&self, circuit: CircuitId, srs: &Srs) -> Way {
+    /// How to synthesise the circuit of these parameters.
+    pub fn way(&self, circuit: CircuitId, srs: &Srs) -> Way<'_> {
         let mut slots = self.slots.lock();
         match slots.get(&circuit) {
             Some(Slot::Open(compiled)) => return Way::Compiled(Arc::clone(compiled)),
@@ -64,46 +162,28 @@ impl OpenCircuits {
                     tracing::warn!(%circuit, %error, "compiled_circuit.recorded_again");
                 }
                 slots.insert(circuit, Slot::Recording);
-                Way::Record(path, identity)
+                Way::Record(Claim { circuits: self, circuit, path, identity, in_vain: false })
             }
         }
     }
 
-    /// How a recording went, and how long synthesis takes without it; `None` when the proof was
-    /// interrupted, so that the next one tries. It is kept only where it pays.
-    pub fn recorded(
-        &self,
-        circuit: CircuitId,
-        path: &Path,
-        result: Option<Result<Duration, CompiledError>>,
-    ) {
+    /// A recording is no good: its file is removed, and a later proof makes another. Nothing happens
+    /// when somebody else who used it has said so before.
+    pub fn remove(&self, circuit: CircuitId, compiled: &Arc<Compiled>, why: &dyn Display) {
         let mut slots = self.slots.lock();
+        let is_open = |slot: &Slot| matches!(slot, Slot::Open(open) if Arc::ptr_eq(open, compiled));
+        if !slots.get(&circuit).is_some_and(is_open) {
+            return;
+        }
         slots.remove(&circuit);
-        match result {
-            None | Some(Err(CompiledError::Interrupted(_))) => {}
-            Some(Ok(synthesis)) => {
-                let bytes = path.metadata().map_or(0, |file| file.len());
-                tracing::info!(%circuit, bytes, ?synthesis, "compiled_circuit.recorded");
-                if !pays(bytes, synthesis) {
-                    tracing::info!(%circuit, "compiled_circuit.does_not_pay");
-                    let _ = std::fs::remove_file(path);
-                    slots.insert(circuit, Slot::Without);
-                }
-            }
-            Some(Err(error)) => {
-                tracing::warn!(%circuit, %error, "compiled_circuit.not_recorded");
+        let file = compiled.path().display();
+        tracing::error!(%circuit, %file, %why, "compiled_circuit.removed");
+        match std::fs::remove_file(compiled.path()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%circuit, %error, "compiled_circuit.not_removed");
                 slots.insert(circuit, Slot::Without);
             }
-        }
-    }
-
-    /// A recording turned out to be damaged: it is removed, and the next proof makes another.
-    pub fn damaged(&self, circuit: CircuitId, compiled: &Compiled, error: &CompiledError) {
-        tracing::error!(%circuit, %error, "compiled_circuit.damaged");
-        self.slots.lock().remove(&circuit);
-        if let Err(error) = std::fs::remove_file(compiled.path()) {
-            tracing::warn!(%circuit, %error, "compiled_circuit.not_removed");
-            self.slots.lock().insert(circuit, Slot::Without);
+            _ => {}
         }
     }
 
@@ -142,5 +222,128 @@ impl OpenCircuits {
             Slot::Open(compiled) => Some(compiled.size_bytes()),
             Slot::Recording | Slot::Without => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Unhindered;
+    use crate::params::testing::{silent, Folder, Toy};
+    use crate::params::NamedCircuit;
+    use crate::proof::{ProofKind, SectorSize};
+
+    const CIRCUIT: CircuitId =
+        CircuitId { kind: ProofKind::WinningPost, sector_size: SectorSize::KiB2 };
+    /// A synthesis beside which any recording pays.
+    const SLOW: Duration = Duration::from_secs(3600);
+
+    struct Scene {
+        _folder: Folder,
+        srs: Srs,
+        circuits: OpenCircuits,
+        file: PathBuf,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let toy = toy();
+            let folder = toy.folder();
+            let params = folder.params();
+            let srs = params.open(&toy, &mut silent, &Unhindered).unwrap();
+            let file = params.compiled_path(&toy.stem);
+            Self { _folder: folder, srs, circuits: OpenCircuits::new(params), file }
+        }
+
+        fn way(&self) -> Way<'_> {
+            self.circuits.way(CIRCUIT, &self.srs)
+        }
+
+        fn claim(&self) -> Claim<'_> {
+            match self.way() {
+                Way::Record(claim) => claim,
+                _ => panic!("somebody else records, or has recorded"),
+            }
+        }
+
+        fn record(&self, synthesis: Duration) -> Used<'_> {
+            let mut claim = self.claim();
+            let mut recorder = claim.begin(&Unhindered).unwrap();
+            toy().blank().unwrap().synthesize_into(&mut recorder).unwrap();
+            claim.end(recorder, synthesis)
+        }
+
+        fn compiled(&self) -> Arc<Compiled> {
+            match self.way() {
+                Way::Compiled(compiled) => compiled,
+                _ => panic!("it is not recorded"),
+            }
+        }
+    }
+
+    fn toy() -> Toy {
+        Toy::of(50)
+    }
+
+    #[test]
+    fn one_records_at_a_time_and_a_claim_that_is_given_up_is_the_nexts() {
+        let scene = Scene::new();
+        let claim = scene.claim();
+        assert!(matches!(scene.way(), Way::Plain));
+        drop(claim);
+        drop(scene.claim());
+    }
+
+    #[test]
+    fn a_recording_that_does_not_pay_or_fails_is_not_tried_again() {
+        let scene = Scene::new();
+        scene.record(Duration::ZERO).proved();
+        assert!(matches!(scene.way(), Way::Plain) && !scene.file.exists());
+
+        let scene = Scene::new();
+        let mut claim = scene.claim();
+        let nothing = claim.begin(&Unhindered).unwrap();
+        claim.end(nothing, SLOW).proved();
+        assert!(matches!(scene.way(), Way::Plain) && !scene.file.exists());
+    }
+
+    #[test]
+    fn a_recording_is_there_once_its_proof_verifies_and_gone_once_one_does_not() {
+        let scene = Scene::new();
+        scene.record(SLOW).refuted();
+        assert!(!scene.file.exists());
+        let made = scene.record(SLOW);
+        assert!(!scene.file.exists());
+        made.proved();
+        let used = || Used::Compiled(&scene.circuits, CIRCUIT, scene.compiled());
+        let [first, late] = [used(), used()];
+        used().proved();
+        assert!(scene.file.exists());
+        first.refuted();
+        assert!(!scene.file.exists());
+        scene.record(SLOW).proved();
+        late.refuted();
+        assert!(scene.file.exists(), "it is another one");
+    }
+
+    #[test]
+    fn a_recording_is_closed_only_when_no_proof_uses_it() {
+        let scene = Scene::new();
+        scene.record(SLOW).proved();
+        let compiled = scene.compiled();
+        let (bytes, held) = (compiled.size_bytes(), compiled.held_bytes());
+        let circuits = &scene.circuits;
+        assert_eq!(
+            (circuits.opened(CIRCUIT), circuits.mapped_and_idle()),
+            (Some(bytes), (bytes, 0))
+        );
+        circuits.close_idle();
+        assert_eq!((circuits.close(CIRCUIT), circuits.opened(CIRCUIT)), (None, Some(bytes)));
+        drop(compiled);
+        assert_eq!(circuits.mapped_and_idle(), (bytes, held));
+        assert_eq!((circuits.close(CIRCUIT), circuits.opened(CIRCUIT)), (Some(bytes), None));
+        drop(scene.compiled());
+        circuits.close_idle();
+        assert_eq!(circuits.mapped_and_idle(), (0, 0));
     }
 }

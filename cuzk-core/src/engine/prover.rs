@@ -5,10 +5,9 @@ use std::time::Instant;
 
 use rand::rngs::OsRng;
 
-use super::circuits::{OpenCircuits, Way};
+use super::circuits::{OpenCircuits, Used, Way};
 use super::srs::{OpenSrs, SrsStatus};
 use super::work::{Admitted, Work, WorkError};
-use crate::circuit::compiled::Recorder;
 use crate::circuit::{self, Matrices};
 use crate::groth16::{self, Proof};
 use crate::memory::PinnedPool;
@@ -91,11 +90,14 @@ impl Work for Proving {
         let srs = self.prover.params.open(self.request.circuit_id(), admitted.host())?;
         admitted.spent_opening(started.elapsed());
         let Partition { circuit, inputs } = self.request.partition(partition)?;
-        let proof = self.prove(circuit, &srs, admitted)?.to_bytes();
+        let (proof, used) = self.prove(circuit, &srs, admitted)?;
+        let proof = proof.to_bytes();
         admitted.stage("verifying");
         if groth16::verify(srs.vk(), &proof, &[inputs]).is_ok_and(|valid| valid) {
+            used.proved();
             return Ok(proof.to_vec());
         }
+        used.refuted();
         let tries = admitted.tries();
         tracing::warn!(circuit = %self.request.circuit_id(), partition, tries, "proof.invalid");
         metrics::counter!("cuzk_proofs_invalid_total").increment(1);
@@ -114,50 +116,46 @@ impl Proving {
         circuit: Box<dyn circuit::AnyCircuit>,
         srs: &Srs,
         admitted: &mut Admitted<'_>,
-    ) -> Result<Proof, WorkError> {
+    ) -> Result<(Proof, Used<'_>), WorkError> {
         admitted.stage("synthesising");
-        let evaluated = self.evaluate(circuit, srs, admitted)?;
+        let (evaluated, used) = self.evaluate(circuit, srs, admitted)?;
         let computed =
             admitted.device(|turn| pipeline::compute(evaluated, srs, turn, &mut OsRng))?;
         let (proof, times) = computed?;
         admitted.spent(times);
         self.record(times);
-        Ok(proof)
+        Ok((proof, used))
     }
 
-    /// Synthesises, with the matrices from wherever they are had fastest.
+    /// Synthesises, with the matrices from wherever they are had fastest; on a second try from the
+    /// circuit alone, as a recording would be as wrong as before.
     fn evaluate(
         &self,
         circuit: Box<dyn circuit::AnyCircuit>,
         srs: &Srs,
         admitted: &mut Admitted<'_>,
-    ) -> Result<Evaluated, WorkError> {
+    ) -> Result<(Evaluated, Used<'_>), WorkError> {
         let (id, circuits) = (self.request.circuit_id(), &self.prover.circuits);
         let buffers = Buffers::new(srs, |len| admitted.scalars(len))?;
         let host = admitted.host();
         let synthesize = |matrices| pipeline::synthesize(circuit, matrices, srs, buffers, host);
-        match circuits.way(id, srs) {
-            Way::Plain => Ok(synthesize(Matrices::Circuit)?),
+        let way = if admitted.tries() > 1 { Way::Plain } else { circuits.way(id, srs) };
+        match way {
+            Way::Plain => Ok((synthesize(Matrices::Circuit)?, Used::Circuit)),
             Way::Compiled(compiled) => match synthesize(Matrices::Compiled(&compiled)) {
-                Err(PipelineError::Compiled(error)) => {
-                    circuits.damaged(id, &compiled, &error);
+                Err(error) if is_recordings_fault(&error) => {
+                    circuits.remove(id, &compiled, &error);
                     Err(WorkError::Again)
                 }
-                other => Ok(other?),
+                other => Ok((other?, Used::Compiled(circuits, id, compiled))),
             },
-            Way::Record(path, identity) => match Recorder::begin(&path, identity, host) {
-                Ok(Some(mut recorder)) => {
-                    let evaluated = synthesize(Matrices::Recorded(&mut recorder));
-                    let finish =
-                        |evaluated: &Evaluated| recorder.finish().map(|_| evaluated.took());
-                    circuits.recorded(id, &path, evaluated.as_ref().ok().map(finish));
-                    Ok(evaluated?)
+            Way::Record(mut claim) => match claim.begin(host) {
+                Some(mut recorder) => {
+                    let evaluated = synthesize(Matrices::Recorded(&mut recorder))?;
+                    let used = claim.end(recorder, evaluated.took());
+                    Ok((evaluated, used))
                 }
-                // Another process has recorded it by now, or it cannot be recorded.
-                other => {
-                    circuits.recorded(id, &path, other.err().map(Err));
-                    Ok(synthesize(Matrices::Circuit)?)
-                }
+                None => Ok((synthesize(Matrices::Circuit)?, Used::Circuit)),
             },
         }
     }
@@ -175,4 +173,10 @@ impl Proving {
                 .record(time.as_secs_f64());
         }
     }
+}
+
+/// Whether a synthesis from a recording failed for something that the circuit alone may not have.
+fn is_recordings_fault(error: &PipelineError) -> bool {
+    use PipelineError::{Compiled, TooLarge, WrongCircuit};
+    matches!(error, Compiled(_) | TooLarge { .. } | WrongCircuit { .. })
 }

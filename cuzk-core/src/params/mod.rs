@@ -15,7 +15,7 @@ pub mod published;
 mod size;
 mod store;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 

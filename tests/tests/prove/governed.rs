@@ -123,32 +123,6 @@ fn what_is_refused_has_both_numbers_and_is_taken_again_when_there_is_room() {
     proof(&engine, &submit(&engine, &sample.request(WINDOW)));
 }
 
-#[test]
-fn the_first_proof_records_the_circuit_the_next_uses_it_and_a_damaged_one_is_replaced() {
-    let _turn = turn();
-    let native = tempfile::tempdir().unwrap();
-    let engine = engine_with(&[WINDOW], |config| config.native_dir = Some(native.path().into()));
-    let sample = sample();
-    let named = |i: usize| RawRequest { request_id: i.to_string(), ..sample.request(WINDOW) };
-    let prove = |i| {
-        let proof = proof(&engine, &submit(&engine, &named(i)));
-        assert!(sample.verify_with_filecoin(WINDOW, &proof).unwrap());
-        status_of(&engine, WINDOW).compiled
-    };
-    let circuit = CircuitId { kind: WINDOW, sector_size: SectorSize::KiB2 };
-    let recording = native.path().join(circuit.file_stem().unwrap()).display().to_string() + ".csr";
-    assert_eq!(prove(0), 0);
-    let bytes = std::fs::metadata(&recording).unwrap().len();
-    assert_eq!(prove(1), bytes);
-
-    assert!(engine.evict(circuit) > Some(bytes));
-    let mut damaged = std::fs::read(&recording).unwrap();
-    damaged[bytes as usize / 2] ^= 1;
-    std::fs::write(&recording, damaged).unwrap();
-    assert_eq!(prove(2), 0, "found damaged, removed and recorded again");
-    assert_eq!(prove(3), bytes);
-}
-
 /// Set for the process that loads and pins; holds the folder of parameters.
 const CHILD: &str = "CUZK_TEST_PIN";
 

@@ -8,6 +8,7 @@ mod engine;
 mod governed;
 mod kinds;
 mod memory;
+mod recordings;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -19,7 +19,7 @@ use std::time::Duration;
 pub use error::CompiledError;
 pub use format::{Identity, Sizes};
 pub use mapped::Compiled;
-pub use recorder::{record, Recorder};
+pub use recorder::{record, Recorded, Recorder};
 
 /// The least share of a full synthesis that a recording saves, the rows on one thread: SnapDeals'
 /// (PoRep 0.47, WinningPoSt 0.67, WindowPoSt 0.75; `cargo bench --bench compiled`).

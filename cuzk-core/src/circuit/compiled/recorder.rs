@@ -5,7 +5,7 @@
 //! pages stay few as well. The PoRep of 32 GiB (130 million rows) is recorded inside a cgroup of 256
 //! MiB: 6.3 MiB of anonymous memory, 70 s, 1.0 GiB on disk.
 //!
-//! The file appears under its name when it is complete, or not at all.
+//! The file appears under its name when it is complete and published, or not at all.
 
 use std::fmt;
 use std::fs::File;
@@ -31,7 +31,7 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// Bytes between two flushes to disk.
 const SYNC_EVERY: u64 = 64 << 20;
 
-/// A recording on its way. One made beside a proof is best finished when the proof has verified.
+/// A recording on its way.
 pub struct Recorder<'a> {
     output: Output,
     checkpoint: &'a dyn Checkpoint,
@@ -47,8 +47,13 @@ pub struct Recorder<'a> {
     failed: Option<CompiledError>,
 }
 
-/// Records a blank circuit in `path`, unless a good recording of it is there by the time that
-/// nobody else writes one.
+/// A whole recording under its temporary name. Dropped, it is gone.
+pub struct Recorded {
+    output: Output,
+    header: Header,
+}
+
+/// Records a blank circuit in `path`, unless a good recording of it is there, or somebody else makes one.
 ///
 /// # Errors
 /// [`CompiledError`] when the circuit is not that of the parameters, or the file cannot be written.
@@ -63,21 +68,21 @@ pub fn record(
     if recorder.failed.is_none() {
         done?;
     }
-    recorder.finish().map(drop)
+    recorder.finish()?.publish().map(drop)
 }
 
 impl<'a> Recorder<'a> {
-    /// Begins to record in `path`, whose folder exists, once nobody else does; `None` when a good
-    /// recording of the circuit is there by then.
+    /// Begins to record in `path`, whose folder exists; `None` when a good recording of the circuit is
+    /// there, or somebody else makes one.
     ///
     /// # Errors
-    /// [`CompiledError`] when interrupted, or the file cannot be written.
+    /// [`CompiledError`] when the file cannot be written.
     pub fn begin(
         path: &Path,
         identity: Identity,
         checkpoint: &'a dyn Checkpoint,
     ) -> Result<Option<Self>, CompiledError> {
-        let target = AtomicFile::begin(path, checkpoint)?;
+        let Some(target) = AtomicFile::try_begin(path)? else { return Ok(None) };
         match Compiled::open(path, &identity) {
             Ok(_) => return Ok(None),
             // It could not be replaced in the end.
@@ -121,11 +126,11 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Makes the file appear, if all went well and the circuit was that of the parameters.
+    /// Ends it, if all went well and the circuit was that of the parameters.
     ///
     /// # Errors
     /// [`CompiledError`]: the first thing that went wrong since the beginning.
-    pub fn finish(mut self) -> Result<Sizes, CompiledError> {
+    pub fn finish(mut self) -> Result<Recorded, CompiledError> {
         if let Some(failed) = self.failed.take() {
             return Err(failed);
         }
@@ -154,8 +159,7 @@ impl<'a> Recorder<'a> {
         output.append(&coefficients)?;
         output.append(&index)?;
         let checksums = [a_aux, b_inputs, b_aux, blake3::hash(&coefficients), blake3::hash(&index)];
-        output.commit(&Header { identity, sizes, checksums })?;
-        Ok(sizes)
+        Ok(Recorded { output, header: Header { identity, sizes, checksums } })
     }
 
     fn row(
@@ -200,6 +204,22 @@ impl<'a> Recorder<'a> {
         self.sizes.row_bytes += u64::from(block.bytes);
         self.sizes.blocks += 1;
         Ok(())
+    }
+}
+
+impl Recorded {
+    /// The file's size, when it appears.
+    pub fn size_bytes(&self) -> u64 {
+        self.header.layout().end
+    }
+
+    /// Makes the file appear. One that was made beside a proof is to be trusted once that verifies.
+    ///
+    /// # Errors
+    /// [`CompiledError`] when it cannot be written.
+    pub fn publish(self) -> Result<Sizes, CompiledError> {
+        self.output.commit(&self.header)?;
+        Ok(self.header.sizes)
     }
 }
 

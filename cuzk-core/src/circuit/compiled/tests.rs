@@ -124,7 +124,9 @@ fn compiled_is_plain(kind: ProofKind) {
     let plain = blank.synthesize(circuit(&first), Matrices::Circuit).unwrap();
     let recorded = proof.synthesize(circuit(&first), Matrices::Recorded(&mut recorder)).unwrap();
     recorded.assert_is(&plain);
-    recorder.finish().unwrap();
+    let whole = recorder.finish().unwrap();
+    assert!(!proof.path().exists(), "it appears before it is published");
+    whole.publish().unwrap();
     let [blank, proof] = [blank, proof].map(|recording| fs::read(recording.path()).unwrap());
     assert!(blank == proof, "the structure depends on the witness");
 }
@@ -343,6 +345,21 @@ fn a_good_recording_is_kept_and_a_damaged_one_is_made_again() {
     recording.record(powers(1000)).unwrap();
     recording.open().unwrap();
     assert!(recording.fault(powers(1000)).is_none());
+}
+
+#[test]
+fn what_is_not_published_leaves_nothing_and_nobody_waits_for_it() {
+    let blank = recorded(1000);
+    let proof = Recording::of("powers", blank.size);
+    let begin = || Recorder::begin(&proof.path(), proof.identity.clone(), &Unhindered).unwrap();
+    let mut recorder = begin().unwrap();
+    proof.synthesize(powers(1000), Matrices::Recorded(&mut recorder)).unwrap();
+    let whole = recorder.finish().unwrap();
+    assert_eq!(whole.size_bytes(), fs::metadata(blank.path()).unwrap().len());
+    assert!(begin().is_none(), "two record at once");
+    drop(whole);
+    assert_eq!(fs::read_dir(proof.folder.path()).unwrap().count(), 0, "debris");
+    assert!(begin().is_some());
 }
 
 /// Lets so much pass, then interrupts.
