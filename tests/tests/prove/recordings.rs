@@ -1,25 +1,29 @@
-//! Compiled circuits in the engine's hands: when one appears, when it is used, when it is removed.
+//! Compiled circuits in the engine's hands: when one appears, when it is used, when it is removed; and
+//! what recording takes.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::fs;
+use std::{env, fs};
 
-use bellperson::{LinearCombination, SynthesisError};
+use bellperson::{Circuit, ConstraintSystem, Index, LinearCombination, SynthesisError, Variable};
 use blstrs::Scalar;
 use cuzk_core::circuit::compiled::{record, Compiled, Identity};
 use cuzk_core::circuit::{AnyCircuit, ConstraintSink, Synthesizer};
-use cuzk_core::device::Unhindered;
+use cuzk_core::device::{Checkpoint, Interrupted, Unhindered};
 use cuzk_core::engine::{Engine, JobResult};
-use cuzk_core::params::Params;
+use cuzk_core::params::{Counts, Params};
 use cuzk_core::proof::{CircuitId, ProofKind, ProofRequest, RawRequest, SectorSize};
 use cuzk_core::sample::Sample;
-use cuzk_tests::parameters;
+use cuzk_tests::memory::resident;
+use cuzk_tests::{cgroup_or_skip, parameters};
 use tempfile::TempDir;
 
-use super::{engine_with, outcome, proof, sample, submit, turn};
+use super::{child, engine_with, outcome, proof, sample, submit, told, turn};
 
 const WINDOW: ProofKind = ProofKind::WindowPostPartition;
 const CIRCUIT: CircuitId = CircuitId { kind: WINDOW, sector_size: SectorSize::KiB2 };
+const MIB: u64 = 1 << 20;
 
 /// An engine whose native files are in a folder of its own, and a sector.
 struct Scene {
@@ -165,4 +169,86 @@ fn a_recording_appears_only_beside_a_proof_that_verifies() {
     assert_eq!(left.filter(|path| is_of_it(path)).count(), 0, "it was kept");
     assert_eq!(scene.prove(1), 0);
     assert!(recording.exists());
+}
+
+/// Rows over a million variables: ten terms each, of coefficients that repeat.
+#[derive(Clone, Copy)]
+struct Terms {
+    rows: usize,
+}
+
+/// Variables.
+const VARIABLES: usize = 1 << 20;
+/// Of the rows, in A; B has two.
+const IN_A: usize = 8;
+
+impl Terms {
+    fn counts(self) -> Counts {
+        // And a row for the one input.
+        let domain = (self.rows as u64 + 1).next_power_of_two();
+        let aux = VARIABLES as u64;
+        Counts { ic: 1, h: domain - 1, l: aux, a: 1 + aux, b_g1: aux, b_g2: aux }
+    }
+}
+
+impl Circuit<Scalar> for Terms {
+    fn synthesize<CS: ConstraintSystem<Scalar>>(self, cs: &mut CS) -> Result<(), SynthesisError> {
+        for _ in 0..VARIABLES {
+            cs.alloc(|| "variable", || Err(SynthesisError::AssignmentMissing))?;
+        }
+        let term = |row: usize, i: usize| {
+            let variable = Variable::new_unchecked(Index::Aux((row + i * 99_991) % VARIABLES));
+            (Scalar::from((row % 100 + i + 1) as u64), variable)
+        };
+        for row in 0..self.rows {
+            let sum = |lc, terms: usize| (0..terms).fold(lc, |lc, i| lc + term(row, i));
+            cs.enforce(|| "row", |lc| sum(lc, IN_A), |lc| sum(lc, 2), |lc| lc);
+        }
+        Ok(())
+    }
+}
+
+/// Sees the most anonymous memory of this process at any checkpoint: the recorder has one a block.
+struct Peak(AtomicU64);
+
+impl Checkpoint for Peak {
+    fn check(&self) -> Result<(), Interrupted> {
+        self.0.fetch_max(resident().anonymous, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Set for the process that records; holds the file's name.
+const CHILD: &str = "CUZK_TEST_RECORD";
+
+#[test]
+#[ignore = "run by the test that limits it, in a process of its own"]
+fn child_records() {
+    let Some(path) = env::var_os(CHILD) else { return };
+    let (path, circuit) = (Path::new(&path), Terms { rows: 5_500_000 });
+    let identity = Identity { circuit: "terms".into(), counts: circuit.counts() };
+    let (before, peak) = (resident().anonymous, Peak(AtomicU64::new(0)));
+    record(Box::new(circuit), path, identity.clone(), &peak).unwrap();
+    let terms = Compiled::open(path, &identity).unwrap().sizes().terms;
+    assert_eq!(terms, 5_500_000 * (IN_A as u64 + 2) + 1);
+    println!("took={}", peak.0.into_inner() - before);
+}
+
+#[test]
+fn recording_55_million_terms_takes_10_mib_and_lives_in_a_quarter_of_the_files_size() {
+    const LIMIT: u64 = 32 * MIB;
+    let _turn = turn();
+    let cgroup = cgroup_or_skip!("record");
+    cgroup.limit(LIMIT).unwrap();
+    // On a disk: what a memory file system holds cannot be written back.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("terms.csr");
+    let mut command = child("recordings::child_records", CHILD, path.to_str().unwrap());
+    let output = cgroup.spawn(&mut command).unwrap().wait_with_output().unwrap();
+    assert_eq!(cgroup.kills().unwrap(), 0, "the kernel killed it");
+    let took: u64 = told(&output, "took=").expect("it records");
+    let (bytes, peak) = (fs::metadata(&path).unwrap().len(), cgroup.peak().unwrap());
+    println!("{} MiB of file: {} KiB anonymous, peak {} MiB", bytes / MIB, took >> 10, peak / MIB);
+    assert!(bytes > 4 * LIMIT, "{bytes} bytes are too few to tell");
+    assert!(took < 10 * MIB, "{took} bytes of anonymous memory");
 }
