@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use cuzk_core::engine::{Engine, JobId, Tier};
 use cuzk_core::proof::{CircuitId, ProofKind, RawRequest, SectorSize};
-use cuzk_governor::policy::{Action, Workload};
+use cuzk_governor::budget::{Ask, Priority, Reservation};
+use cuzk_governor::policy::{Action, Partition, Workload};
 use cuzk_governor::setpoints::Setpoints;
 use cuzk_tests::cgroup::Cgroup;
 use cuzk_tests::{memory, parameters, skip};
 
-use super::{child, engine, engine_with, proof, sample, submit, told, turn, until_stage};
+use super::{child, engine, engine_with, proof, sample, submit, told, turn, until_stage, PATIENCE};
 
 const POREP: ProofKind = ProofKind::PorepSealCommit;
 const WINNING: ProofKind = ProofKind::WinningPost;
@@ -27,6 +28,36 @@ fn workload(engine: &Engine) -> Workload {
 /// This process's memory that no file can give back, in bytes.
 fn resident() -> u64 {
     memory::resident().anonymous
+}
+
+/// The partition that runs, when it holds so much.
+fn until_held(engine: &Engine, bytes: u64) -> Partition {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match workload(engine).running.first() {
+            Some(partition) if partition.held >= bytes => return *partition,
+            seen => assert!(Instant::now() < deadline, "{seen:?}"),
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Stands in line for the whole budget but so much, has the memory given up, and gets it: how long that
+/// took, and what nobody else gets until it is dropped.
+fn all_but(engine: &Engine, left: u64, give_up: impl FnOnce()) -> (Duration, Reservation) {
+    let budget = engine.budget();
+    let all = Ask::new("test", budget.usage().total - left).at(Priority::Critical);
+    let deadline = Instant::now() + PATIENCE;
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| budget.reserve(all, deadline).unwrap());
+        while budget.usage().waiting == 0 {
+            thread::yield_now();
+        }
+        let started = Instant::now();
+        give_up();
+        let got = waiting.join().unwrap();
+        (started.elapsed(), got)
+    })
 }
 
 fn status_of(engine: &Engine, kind: ProofKind) -> cuzk_core::engine::SrsStatus {
@@ -87,21 +118,20 @@ fn a_shed_partition_keeps_its_place_and_its_memory_is_gone_within_half_a_second(
     let engine = engine_with(&[POREP], |config| config.concurrency = 1);
     let sample = sample();
     let named = |i: usize| RawRequest { request_id: i.to_string(), ..sample.request(POREP) };
+    let before = resident();
     let jobs: Vec<JobId> = (0..2).map(|i| submit(&engine, &named(i))).collect();
     for stage in ["synthesising", "computing"] {
         until_stage(&engine, &jobs[0], stage);
-        thread::sleep(Duration::from_millis(300));
-        let seen = workload(&engine);
-        // The next of the queue is to stay out: only then does nothing hold memory in between.
-        let victim = seen.running[0];
-        let (started, before) = (Instant::now(), resident());
-        engine.plant().apply(Action::Shed(victim.id));
-        while workload(&engine).running.iter().any(|running| running.id == victim.id) {
-            assert!(started.elapsed() < Duration::from_millis(500), "still there at {stage}");
-            thread::sleep(Duration::from_millis(1));
-        }
-        println!("shed while {stage}: {:?}, held {} MiB", started.elapsed(), victim.held / MIB);
-        assert!(before > resident() || engine.status().partitions_running > 0);
+        let victim = until_held(&engine, 300 * MIB);
+        thread::sleep(Duration::from_millis(100));
+        // Whoever is next is to stay out: only then does nothing hold memory in between.
+        let (took, _all) = all_but(&engine, 64 * MIB, || {
+            engine.plant().apply(Action::Shed(victim.id));
+        });
+        let (held, left) = (victim.held / MIB, resident().saturating_sub(before) / MIB);
+        println!("shed while {stage} with {held} MiB: {left} MiB are left after {took:?}");
+        assert!(took < Duration::from_millis(500), "still on the books at {stage}: {took:?}");
+        assert!(left < 32, "{left} of {held} MiB are still in the process at {stage}");
     }
     assert_eq!(engine.status().partitions_shed, 2);
     // It was shed twice, and still comes before the job that arrived after it.
