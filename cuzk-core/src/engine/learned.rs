@@ -127,4 +127,26 @@ mod tests {
         learned.measure("winning", PREDICTED, 200);
         assert!(Learned::open(dir.path()).ask("winning", PREDICTED).heap > 200);
     }
+    #[test]
+    fn an_estimate_that_moved_is_kept_too_and_another_versions_counts_for_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let learned = Learned::open(dir.path());
+        learned.measure("winning", PREDICTED, 50);
+        learned.measure("winning", PREDICTED, 500);
+        assert_eq!(Learned::open(dir.path()).ask("winning", PREDICTED).heap, 503);
+        let file = dir.path().join(FILE);
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text.replace(env!("CARGO_PKG_VERSION"), "0.0.0")).unwrap();
+        assert_eq!(Learned::open(dir.path()).ask("winning", PREDICTED).heap, 130);
+    }
+
+    #[test]
+    fn no_more_paths_are_remembered_than_there_can_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let learned = Learned::open(dir.path());
+        (0..MOST + 3).for_each(|i| learned.measure(&i.to_string(), PREDICTED, 50));
+        assert_eq!(learned.trusts.lock().len(), MOST);
+        assert_eq!(learned.ask(&(MOST - 1).to_string(), PREDICTED).heap, 53);
+        assert_eq!(learned.ask(&MOST.to_string(), PREDICTED).heap, 130);
+    }
 }

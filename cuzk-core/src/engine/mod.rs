@@ -19,6 +19,8 @@ mod prover;
 mod running;
 mod srs;
 mod status;
+#[cfg(test)]
+mod tests;
 mod turnstile;
 mod work;
 

@@ -240,3 +240,78 @@ impl OpenSrs {
         all
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Unhindered;
+    use crate::params::testing::{silent, Folder, Toy};
+    use crate::proof::SectorSize;
+
+    const fn circuit(kind: ProofKind) -> CircuitId {
+        CircuitId { kind, sector_size: SectorSize::KiB2 }
+    }
+
+    const WINNING: CircuitId = circuit(ProofKind::WinningPost);
+    const WINDOW: CircuitId = circuit(ProofKind::WindowPostPartition);
+
+    /// Small parameters under the names of real ones; what is open, and the bytes of each.
+    fn two() -> (Folder, OpenSrs, u64) {
+        let name = |circuit: CircuitId| circuit.file_stem().unwrap();
+        let folder = Toy::of(50).named(name(WINNING)).folder();
+        let params = folder.params();
+        for circuit in [WINNING, WINDOW] {
+            for path in [Params::params_path, Params::vk_path] {
+                let (from, to) = (path(&params, &name(WINNING)), path(&params, &name(circuit)));
+                if from != to {
+                    std::fs::copy(from, to).unwrap();
+                }
+            }
+            let toy = Toy::of(50).named(name(circuit));
+            params.open(&toy, &mut silent, &Unhindered).unwrap();
+        }
+        let open = OpenSrs::new(params);
+        let [bytes, other] =
+            [WINDOW, WINNING].map(|circuit| open.open(circuit, &Unhindered).unwrap().size_bytes());
+        assert_eq!(bytes, other);
+        (folder, open, bytes)
+    }
+
+    fn tiers(open: &OpenSrs) -> [Tier; 2] {
+        let status = open.status();
+        let tier = |circuit| status.iter().find(|srs| srs.circuit == circuit).unwrap().tier;
+        [tier(WINNING), tier(WINDOW)]
+    }
+
+    #[test]
+    fn winning_is_pinned_first_and_never_unpinned_and_the_budget_pays_for_what_is() {
+        let (_folder, open, bytes) = two();
+        let budget = MemoryBudget::new(bytes + bytes / 2);
+        open.pin(u64::MAX, &budget);
+        assert_eq!((tiers(&open), budget.usage().reserved), ([Tier::Hot, Tier::Warm], bytes));
+        budget.set_total(2 * bytes);
+        open.pin(u64::MAX, &budget);
+        assert_eq!((tiers(&open), budget.usage().resident), ([Tier::Hot, Tier::Hot], 2 * bytes));
+        open.unpin(u64::MAX);
+        assert_eq!((tiers(&open), budget.usage().reserved), ([Tier::Hot, Tier::Warm], bytes));
+        assert_eq!(open.close(WINNING), Some(bytes));
+        assert_eq!((tiers(&open), budget.usage().reserved), ([Tier::Cold, Tier::Warm], 0));
+    }
+
+    #[test]
+    fn parameters_in_use_stay_open_and_are_shared() {
+        let (_folder, open, bytes) = two();
+        let [one, other] = [(); 2].map(|()| open.open(WINDOW, &Unhindered).unwrap());
+        assert!(Arc::ptr_eq(&one, &other));
+        let users = |circuit| {
+            let status = open.status();
+            status.iter().find(|srs| srs.circuit == circuit).unwrap().users
+        };
+        assert_eq!((users(WINDOW), users(WINNING)), (2, 0));
+        drop(one);
+        assert_eq!(open.close(WINDOW), None);
+        drop(other);
+        assert_eq!(open.close(WINDOW), Some(bytes));
+        assert_eq!(open.close(WINDOW), None, "it is closed");
+    }
+}

@@ -398,6 +398,38 @@ mod tests {
     }
 
     #[test]
+    fn who_steps_back_stands_in_line_before_the_turn_is_free() {
+        let turnstile = Turnstile::default();
+        let turn = turnstile.enter(Priority::Normal, &StopFlag::default()).unwrap();
+        turnstile.step_back(turn.ticket);
+        let line = turnstile.line.lock();
+        assert!(!line.taken && line.waiting.contains(&turn.ticket));
+    }
+
+    #[test]
+    fn a_jobs_flag_ends_its_partitions_and_a_partitions_flag_no_other() {
+        let job = StopFlag::default();
+        let [one, other] = [job.child(), job.child()];
+        one.raise();
+        assert_eq!([&one, &other, &job].map(StopFlag::is_raised), [true, false, false]);
+        job.raise();
+        assert!(other.is_raised());
+    }
+
+    #[test]
+    fn strain_is_felt_for_as_long_as_it_lasts() {
+        let turnstile = Turnstile::default();
+        let turn = turnstile.enter(Priority::Normal, &StopFlag::default()).unwrap();
+        assert!(!turn.is_strained());
+        turnstile.strain(Duration::from_secs(3600));
+        turnstile.strain(Duration::ZERO);
+        assert!(turn.is_strained(), "the longer one counts");
+        turnstile.strained_until.store(0, Ordering::Relaxed);
+        turnstile.strain(Duration::from_millis(5));
+        until("its end", || !turn.is_strained());
+    }
+
+    #[test]
     fn at_most_one_holds_the_turn() {
         let turnstile = Turnstile::default();
         let stop = StopFlag::default();

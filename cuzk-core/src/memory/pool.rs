@@ -646,4 +646,68 @@ mod tests {
         pool.release_idle(u64::MAX);
         assert_eq!(budget.usage().reserved, 0);
     }
+    #[test]
+    fn settling_keeps_what_the_last_minutes_used_and_releases_the_rest() {
+        let budget = MemoryBudget::new(64 * CHUNK as u64);
+        let pool = pool(16);
+        pool.keep_idle(budget.clone());
+        drop(pool.scalars(4 * SCALARS, &mut reserved(&budget, 4)).unwrap());
+        let idle = PoolStatus { used: 0, idle: 4 * CHUNK as u64 };
+        assert_eq!(pool.settle(), idle);
+        pool.state.lock().demand = Demand::new(); // minutes pass
+        assert_eq!(pool.settle(), PoolStatus::default());
+        assert_eq!(budget.usage().reserved, 0);
+    }
+
+    #[test]
+    fn a_chunk_that_comes_back_to_a_budget_that_has_shrunk_leaves_at_once() {
+        let budget = MemoryBudget::new(4 * CHUNK as u64);
+        let pool = pool(16);
+        pool.keep_idle(budget.clone());
+        let buffer = pool.scalars(4 * SCALARS, &mut reserved(&budget, 4)).unwrap();
+        budget.set_total(3 * CHUNK as u64);
+        drop(buffer);
+        assert_eq!((pool.status(), budget.usage().reserved), (PoolStatus::default(), 0));
+    }
+
+    /// Commits so many chunks, then no more; counts those that are committed.
+    #[derive(Debug)]
+    struct Scarce(Arc<Mutex<(usize, usize)>>);
+
+    impl PageProvider for Scarce {
+        fn name(&self) -> &'static str {
+            "scarce"
+        }
+
+        unsafe fn commit(&self, address: *mut u8, bytes: usize) -> io::Result<()> {
+            let (left, committed) = &mut *self.0.lock();
+            *left = left.checked_sub(1).ok_or(io::ErrorKind::OutOfMemory)?;
+            *committed += 1;
+            // SAFETY: passed on as it came.
+            unsafe { Plain.commit(address, bytes) }
+        }
+
+        unsafe fn release(&self, address: *mut u8, bytes: usize) -> io::Result<()> {
+            self.0.lock().1 -= 1;
+            // SAFETY: as above.
+            unsafe { Plain.release(address, bytes) }
+        }
+    }
+
+    #[test]
+    fn what_was_committed_before_a_refusal_is_idle_and_paid_for_and_can_leave() {
+        let pages = Arc::new(Mutex::new((2, 0)));
+        let scarce = Box::new(Scarce(Arc::clone(&pages)));
+        let pool = PinnedPool::new(16 * CHUNK as u64, CHUNK, scarce).unwrap();
+        let budget = MemoryBudget::new(64 * CHUNK as u64);
+        let mut memory = reserved(&budget, 4);
+        let refused = pool.scalars(4 * SCALARS, &mut memory).unwrap_err();
+        assert!(matches!(refused, PoolError::Refused { provider: "scarce", .. }), "{refused}");
+        assert_eq!(pool.status(), PoolStatus { used: 0, idle: 2 * CHUNK as u64 });
+        assert_eq!((memory.bytes(), budget.usage().reserved), (2 * CHUNK as u64, 4 * CHUNK as u64));
+        assert_eq!(pool.release_idle(CHUNK as u64), CHUNK as u64);
+        assert_eq!(pages.lock().1, 1, "chunks still committed");
+        pool.release_idle(u64::MAX);
+        assert_eq!((pages.lock().1, budget.usage().reserved), (0, 2 * CHUNK as u64));
+    }
 }

@@ -1,0 +1,189 @@
+//! What lanes promise, with jobs that do as a test tells them.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use tempfile::TempDir;
+
+use super::*;
+
+type Run = dyn Fn(&mut Admitted<'_>) -> Result<Vec<u8>, WorkError> + Send + Sync;
+
+/// A job of one partition.
+struct Told {
+    name: &'static str,
+    priority: Priority,
+    run: Box<Run>,
+}
+
+impl Work for Told {
+    fn kind(&self) -> ProofKind {
+        ProofKind::WindowPostPartition
+    }
+
+    fn priority(&self) -> Priority {
+        self.priority
+    }
+
+    fn request_id(&self) -> &str {
+        self.name
+    }
+
+    fn content_hash(&self) -> blake3::Hash {
+        blake3::hash(self.name.as_bytes())
+    }
+
+    fn body_bytes(&self) -> u64 {
+        1
+    }
+
+    fn partitions(&self) -> usize {
+        1
+    }
+
+    fn path(&self) -> String {
+        "told".into()
+    }
+
+    fn footprint(&self) -> Result<Footprint, ParamsError> {
+        Ok(Footprint { buffers: CHUNK_BYTES as u64, heap: 1 << 20 })
+    }
+
+    fn run(&self, _: usize, admitted: &mut Admitted<'_>) -> Result<Vec<u8>, WorkError> {
+        (self.run)(admitted)
+    }
+}
+
+struct Scene {
+    engine: Arc<Engine>,
+    _folder: TempDir,
+}
+
+impl Scene {
+    fn new(concurrency: u32) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = EngineConfig {
+            params_dir: folder.path().into(),
+            native_dir: None,
+            threads: 1,
+            concurrency,
+            memory_budget: 1 << 30,
+            max_jobs: 100,
+            keep_finished: 100,
+        };
+        Self { engine: Engine::start(config).unwrap(), _folder: folder }
+    }
+
+    fn submit(
+        &self,
+        name: &'static str,
+        priority: Priority,
+        run: impl Fn(&mut Admitted<'_>) -> Result<Vec<u8>, WorkError> + Send + Sync + 'static,
+    ) -> JobId {
+        let work = Told { name, priority, run: Box::new(run) };
+        self.engine.submit_work(Arc::new(work)).unwrap().job_id
+    }
+
+    fn result(&self, job: &JobId) -> JobResult {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        self.engine.wait(job, deadline).unwrap().expect("it ends").result.clone()
+    }
+}
+
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}: not in 10 s");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_panic_in_a_partition_is_its_jobs_failure_and_nobody_elses() {
+    let scene = Scene::new(2);
+    let bad = scene.submit("bad", Priority::Normal, |_| panic!("no such node"));
+    let good = scene.submit("good", Priority::Normal, |_| Ok(vec![1]));
+    match scene.result(&bad) {
+        JobResult::Failed(why) => assert_eq!(why, "proving panicked: no such node"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(scene.result(&good), JobResult::Completed(vec![1]));
+    let after = scene.submit("after", Priority::Normal, |_| Ok(vec![2]));
+    assert_eq!(scene.result(&after), JobResult::Completed(vec![2]));
+    assert_eq!(scene.engine.budget().usage().reserved, 0);
+}
+
+#[test]
+fn a_wrong_result_is_made_again_by_one_who_knows() {
+    let scene = Scene::new(1);
+    let job = scene.submit("again", Priority::Normal, |admitted| match admitted.tries() {
+        1 => Err(WorkError::Again),
+        tries => Ok(vec![tries as u8]),
+    });
+    assert_eq!(scene.result(&job), JobResult::Completed(vec![2]));
+}
+
+#[test]
+fn the_most_urgent_start_first_and_of_them_the_oldest() {
+    let scene = Scene::new(1);
+    let (goes_on, order) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(vec![])));
+    let told = |name, priority| {
+        let (goes_on, order) = (Arc::clone(&goes_on), Arc::clone(&order));
+        scene.submit(name, priority, move |_| {
+            order.lock().push(name);
+            until("the last one is there", || goes_on.load(Ordering::Relaxed));
+            Ok(vec![])
+        })
+    };
+    let mut jobs = vec![told("first", Priority::Normal)];
+    until("the first one runs", || order.lock().len() == 1);
+    for (name, priority) in [
+        ("low", Priority::Low),
+        ("normal", Priority::Normal),
+        ("younger", Priority::Normal),
+        ("high", Priority::High),
+    ] {
+        jobs.push(told(name, priority));
+    }
+    goes_on.store(true, Ordering::Relaxed);
+    jobs.iter().for_each(|job| assert_eq!(scene.result(job), JobResult::Completed(vec![])));
+    assert_eq!(*order.lock(), ["first", "high", "normal", "younger", "low"]);
+}
+
+#[test]
+fn no_more_run_at_once_than_may_and_two_critical_ones_beside_them() {
+    let scene = Scene::new(3);
+    let goes_on = Arc::new(AtomicBool::new(false));
+    let told = |priority, names: &[&'static str]| {
+        let inside = Arc::new(AtomicUsize::new(0));
+        for name in names {
+            let (goes_on, inside) = (Arc::clone(&goes_on), Arc::clone(&inside));
+            scene.submit(name, priority, move |_| {
+                inside.fetch_add(1, Ordering::Relaxed);
+                until("all were looked at", || goes_on.load(Ordering::Relaxed));
+                Ok(vec![])
+            });
+        }
+        inside
+    };
+    let normal = told(Priority::Normal, &["a", "b", "c", "d", "e"]);
+    let critical = told(Priority::Critical, &["f", "g", "h"]);
+    let inside = || [&normal, &critical].map(|inside| inside.load(Ordering::Relaxed));
+    until("as many as may run", || inside() == [3, 2]);
+    thread::sleep(Duration::from_millis(100));
+    assert_eq!(inside(), [3, 2]);
+    goes_on.store(true, Ordering::Relaxed);
+    until("all have run", || inside() == [5, 3]);
+}
+
+#[test]
+fn a_partition_is_spared_outside_emergencies_once_it_was_shed_twice() {
+    use cuzk_governor::policy::Shed;
+    let class = running::shed_class;
+    for priority in [Priority::Low, Priority::Normal] {
+        assert_eq!([0, 1].map(|sheds| class(priority, sheds)), [Shed::Freely; 2]);
+        assert_eq!(class(priority, 2), Shed::InEmergency);
+    }
+    assert_eq!(class(Priority::High, 0), Shed::InEmergency);
+    assert_eq!(class(Priority::Critical, 0), Shed::Never);
+}
