@@ -172,7 +172,7 @@ fn run(cli: Cli) -> Result<(), CommandError> {
     };
     let load_to_prove = |flags: &SettingFlags| -> Result<Config, CommandError> {
         let config = load(flags)?;
-        config.require_memory()?;
+        config.require_machine()?;
         Ok(config)
     };
     match cli.command {

@@ -33,6 +33,9 @@ const DEFAULT: &str = "default";
 const MAX_THREADS: Count = Count(1024);
 
 /// What the smallest proof takes, and so the least budget that makes sense.
+/// More only take turns, and the engine has as many of each priority: they would cost memory for nothing.
+const THREADS_PER_PROCESSOR: usize = 8;
+
 const MIN_BUDGET: Size = Size(64 << 20);
 
 /// No machine has more memory.
@@ -62,7 +65,7 @@ pub struct SettingFlags {
     #[arg(long, value_name = "DIR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub native_dir: Option<String>,
-    /// Threads that compute
+    /// Threads that compute, at most 8 a processor
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<String>,
@@ -173,7 +176,7 @@ impl Settings {
             listen: vec![Address::Tcp("127.0.0.1:9820".to_owned())],
             native_dir: Params::new(&params_dir).native_dir().into(),
             params_dir,
-            threads: Count(std::thread::available_parallelism().map_or(1, usize::from)),
+            threads: Count(processors()),
             memory_budget: Size(default_budget().unwrap_or(0) / 10 * 9),
             memory_budget_is_set: false,
             governor: Switch::On,
@@ -194,6 +197,10 @@ impl Settings {
 pub struct Explained {
     /// The setting's name.
     pub name: &'static str,
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
     /// Its value in force.
     pub value: String,
     /// `default`, `file …`, `environment …` or `flag …`.
@@ -311,8 +318,18 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether there is memory for any proof: for those that prove, not for those that ask.
-    pub fn require_memory(&self) -> Result<(), ConfigError> {
+    /// Whether this machine can prove by these settings: for those that prove, not for those that ask.
+    pub fn require_machine(&self) -> Result<(), ConfigError> {
+        let (found, most) = (self.settings.threads, THREADS_PER_PROCESSOR * processors());
+        if found > Count(most) {
+            let each = format!("{THREADS_PER_PROCESSOR} for each of {} processors", processors());
+            let reason = format!("found {found}, expected at most {most} ({each})");
+            return Err(self.refused("threads", reason));
+        }
+        self.require_memory()
+    }
+
+    fn require_memory(&self) -> Result<(), ConfigError> {
         let found = self.settings.memory_budget;
         if found >= MIN_BUDGET {
             return Ok(());

@@ -72,7 +72,7 @@ pub fn run(args: &DemoArgs, flags: &SettingFlags, file: Option<&Path>) -> Result
     let own_folder = || Some(development_dir().display().to_string());
     let params_dir = flags.params_dir.clone().or_else(own_folder);
     let config = Config::load(file, &SettingFlags { params_dir, ..flags.clone() })?;
-    config.require_memory()?;
+    config.require_machine()?;
     let mut settings = config.settings;
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         CommandError::Failed(format!("{what}: {error}"))
