@@ -2,12 +2,13 @@
 //! later wins. A setting has one name in all four (`memory_budget`, `CUZK_MEMORY_BUDGET`,
 //! `--memory-budget`), is parsed before it counts, and remembers where its value came from.
 //! An unknown name is an error everywhere, so that a typing slip never silently does nothing.
-//! `CUZK_GOV_*` belongs to the governor, which checks it by the same rule.
+//! `CUZK_GOV_*` belongs to the governor, which checks it by the same rule at the same time.
 
 use crate::{address::Address, default_budget::default_budget, intake::MIN_ALLOWANCE};
 use bytesize::ByteSize;
 use clap::{Args, Command};
 use cuzk_core::{params::Params, proof::CircuitId};
+use cuzk_governor::setpoints::{self, SetpointError, Setpoints};
 use figment::{
     error::Kind,
     providers::{Env, Format, Serialized, Toml},
@@ -32,10 +33,10 @@ const DEFAULT: &str = "default";
 /// More threads than any machine has processors are a typing slip, and would take minutes to start.
 const MAX_THREADS: Count = Count(1024);
 
-/// What the smallest proof takes, and so the least budget that makes sense.
 /// More only take turns, and the engine has as many of each priority: they would cost memory for nothing.
 const THREADS_PER_PROCESSOR: usize = 8;
 
+/// What the smallest proof takes, and so the least budget that makes sense.
 const MIN_BUDGET: Size = Size(64 << 20);
 
 /// No machine has more memory.
@@ -147,6 +148,9 @@ pub struct Settings {
     pub log: String,
     /// Log format.
     pub log_format: LogFormat,
+    /// The governor's own, from `CUZK_GOV_*`.
+    #[serde(skip)]
+    pub setpoints: Setpoints,
 }
 
 /// On or off.
@@ -188,8 +192,13 @@ impl Settings {
             preload: Vec::new(),
             log: "info".to_owned(),
             log_format: LogFormat::Text,
+            setpoints: Setpoints::default(),
         }
     }
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// A setting's value, where it came from, and what it means.
@@ -197,13 +206,9 @@ impl Settings {
 pub struct Explained {
     /// The setting's name.
     pub name: &'static str,
-fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
     /// Its value in force.
     pub value: String,
-    /// `default`, `file …`, `environment …` or `flag …`.
+    /// `default`, `file …`, `environment …`, `flag …` or, of a setpoint, `profile`.
     pub source: String,
     /// What it does.
     pub meaning: String,
@@ -215,6 +220,7 @@ pub struct Config {
     /// The values in force.
     pub settings: Settings,
     figment: Figment,
+    setpoints: Vec<setpoints::Row>,
 }
 
 /// Why there is no configuration.
@@ -239,6 +245,9 @@ pub enum ConfigError {
         /// The setting whose name is nearest, if any is near.
         nearest: Option<&'static str>,
     },
+    /// A variable of the governor is wrong.
+    #[error(transparent)]
+    Setpoint(#[from] SetpointError),
     /// The value is not what the setting takes.
     #[error("{name} ({source_name}): {reason}")]
     Invalid {
@@ -303,8 +312,10 @@ impl Config {
             layer.check_names()?;
             figment = figment.merge(layer);
         }
-        let settings = figment.extract::<Settings>().map_err(invalid)?;
-        let mut config = Config { settings, figment };
+        let mut settings = figment.extract::<Settings>().map_err(invalid)?;
+        let governor = setpoints::Explained::from_env()?;
+        settings.setpoints = governor.setpoints;
+        let mut config = Config { settings, figment, setpoints: governor.rows };
         if config.source("native_dir") == DEFAULT {
             config.settings.native_dir =
                 Params::new(&config.settings.params_dir).native_dir().into();
@@ -343,7 +354,7 @@ impl Config {
         Err(self.refused("memory_budget", reason))
     }
 
-    /// Every setting with its value and source, in the order of the flags.
+    /// Every setting with its value and source, in the order of the flags; then the governor's setpoints.
     pub fn explain(&self) -> Vec<Explained> {
         let values = serde_json::to_value(&self.settings).unwrap_or_default();
         let flags = SettingFlags::augment_args(Command::new("settings"));
@@ -356,7 +367,21 @@ impl Config {
                 source: self.source(name),
                 meaning: meaning.unwrap_or_default(),
             })
+            .chain(self.setpoints.iter().map(|row| self.explain_setpoint(row)))
             .collect()
+    }
+
+    fn explain_setpoint(&self, row: &setpoints::Row) -> Explained {
+        // The profile itself is the first of them.
+        let is_set = |row: &setpoints::Row| row.source == setpoints::Source::Environment;
+        let profile_is_set = self.setpoints.first().is_some_and(is_set);
+        let source = match row.source {
+            setpoints::Source::Environment => format!("environment {}", row.name),
+            setpoints::Source::Profile if profile_is_set => "profile".to_owned(),
+            setpoints::Source::Profile => DEFAULT.to_owned(),
+        };
+        let (value, meaning) = (row.value.clone(), row.meaning.to_owned());
+        Explained { name: row.name, value, source, meaning }
     }
 
     fn source(&self, name: &str) -> String {

@@ -11,10 +11,7 @@ use crate::{
     wire::proving_engine_server::ProvingEngineServer,
 };
 use cuzk_core::engine::{Engine, EngineConfig, EngineError};
-use cuzk_governor::{
-    setpoints::{Explained, SetpointError},
-    sim::trace,
-};
+use cuzk_governor::sim::trace;
 use std::{
     path::PathBuf,
     sync::Arc,
@@ -67,9 +64,6 @@ pub enum StartError {
     /// It cannot prove.
     #[error("the proving engine does not start: {0}")]
     Engine(#[from] EngineError),
-    /// A setpoint is wrong.
-    #[error(transparent)]
-    Setpoint(#[from] SetpointError),
     /// It cannot be governed.
     #[error("the governor does not start: {0}; `--governor off` does without it")]
     Governor(std::io::Error),
@@ -101,7 +95,7 @@ pub fn start_engine(settings: &Settings) -> Result<Arc<Engine>, StartError> {
         keep_finished: settings.keep_finished.0,
     })?;
     if settings.governor == Switch::On {
-        let mut set = Explained::from_env()?.setpoints;
+        let mut set = settings.setpoints.clone();
         set.max_concurrency = set.max_concurrency.min(most_at_once(settings.threads.0));
         if settings.memory_budget_is_set {
             let budget = settings.memory_budget.0;

@@ -133,7 +133,7 @@ fn flags_win_over_the_environment_that_over_the_file_that_over_defaults() {
     fs::write(&file, settings).unwrap();
     let mut command = cuzk(&["config", "--json", "--config", path(&file), "--threads", "5"]);
     command.env("CUZK_THREADS", "4").env("CUZK_MEMORY_BUDGET", "4GiB");
-    command.env("CUZK_PRELOAD", "porep-32g,winning-32g").env("CUZK_GOV_ANYTHING", "is not ours");
+    command.env("CUZK_PRELOAD", "porep-32g,winning-32g").env("CUZK_GOV_TICK", "2s");
     let explained: serde_json::Value = serde_json::from_str(&done(command)).unwrap();
     let found = |name: &str| {
         let rows = explained.as_array().unwrap();
@@ -150,9 +150,57 @@ fn flags_win_over_the_environment_that_over_the_file_that_over_defaults() {
         ("params_dir", "/three", &from_file),
         ("native_dir", "/three/cuzk-native", "default"),
         ("log_format", "text", "default"),
+        ("CUZK_GOV_TICK", "2s", "environment CUZK_GOV_TICK"),
+        ("CUZK_GOV_PROFILE", "balanced", "default"),
+        ("CUZK_GOV_TRUST_TICKS", "4", "default"),
     ] {
         assert_eq!(found(name), (value.to_owned(), source.to_owned()), "{name}");
     }
+}
+
+#[test]
+fn a_governors_variable_that_is_wrong_is_refused_by_config_as_by_serve() {
+    for (name, value, expected) in [
+        ("CUZK_GOV_TICK", "soon", "CUZK_GOV_TICK=\"soon\" cannot be read"),
+        ("CUZK_GOV_TICK", "10h", "CUZK_GOV_TICK=10h is out of range: expected 10ms to 1m"),
+        ("CUZK_GOV_REACTION", "20ms", "contradicts CUZK_GOV_TICK=1s"),
+        ("CUZK_GOV_TOCK", "1s", "CUZK_GOV_TOCK is not known"),
+    ] {
+        let says = ["config", "serve"].map(|command| {
+            let mut command = cuzk(&[command]);
+            command.env(name, value);
+            refused(command, 2)
+        });
+        assert!(says[0].contains(expected), "{}", says[0]);
+        assert_eq!(says[0], says[1]);
+    }
+    let mut command = cuzk(&["config"]);
+    command.env("CUZK_GOV_PROFILE", "aggressive");
+    let shown = done(command);
+    let row = |name: &str| {
+        let line = shown.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(row("CUZK_GOV_REACTION")[1..3], ["2s", "profile"]);
+    let of_profile = ["aggressive", "environment", "CUZK_GOV_PROFILE"];
+    assert_eq!(row("CUZK_GOV_PROFILE")[1..4], of_profile);
+}
+
+#[test]
+fn more_threads_than_processors_can_use_are_refused_by_those_that_prove() {
+    let processors = thread::available_parallelism().unwrap().get();
+    let (most, more) = (8 * processors, (8 * processors + 1).to_string());
+    if most >= 1024 {
+        return; // the other bound comes first
+    }
+    let expected = format!(
+        "error: threads (flag --threads): found {more}, expected at most {most} (8 for each of \
+         {processors} processors)\n"
+    );
+    for command in ["serve", "demo"] {
+        assert_eq!(refused(cuzk(&[command, "--threads", &more]), 2), expected);
+    }
+    assert!(done(cuzk(&["config", "--threads", &more])).contains(&more), "asking is free");
 }
 
 #[test]
