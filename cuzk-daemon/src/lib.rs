@@ -14,6 +14,7 @@ mod file;
 mod incoming;
 pub mod intake;
 pub mod listen;
+mod open_files;
 mod progress;
 pub mod server;
 pub mod service;

@@ -298,6 +298,52 @@ fn a_setting_out_of_range_is_refused_with_what_is_expected() {
     assert!(unset.contains("/var/tmp/filecoin-proof-parameters "), "{unset}");
 }
 
+#[test]
+fn a_damaged_native_file_is_logged_once_and_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let request = request(folder.path(), 5);
+    let prove = || {
+        let proof = folder.path().join("proof");
+        let mut command = cuzk(&["prove", "--params-dir", path(parameters())]);
+        command.args(["--native-dir", path(folder.path()), "--output", path(&proof)]);
+        let output = command.args(&request).output().unwrap();
+        let says = text(&output.stderr);
+        assert_eq!(code(&output), 0, "{says}");
+        says.matches("native srs unusable").count()
+    };
+    assert_eq!(prove(), 0);
+    let srs = |entry: &fs::DirEntry| entry.path().extension() == Some(OsStr::new("srs"));
+    let native = fs::read_dir(folder.path()).unwrap().flatten().find(srs).unwrap().path();
+    fs::write(&native, "no parameters").unwrap();
+    assert_eq!(prove(), 1);
+    assert_eq!(prove(), 0);
+}
+
+#[test]
+fn who_has_to_wait_for_parameters_says_for_whom() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = fs::read_dir(parameters()).unwrap().flatten().map(|entry| entry.file_name());
+    let name = file.map(|name| name.into_string().unwrap()).find(|name| name.ends_with(".params"));
+    let file = folder.path().join(name.unwrap());
+    let partial = fs::File::create(file.with_extension("params.partial")).unwrap();
+    partial.lock().unwrap();
+    let make = ["params", "dev", "wpost-2k", "--dir", path(folder.path())];
+    let mut waiting = cuzk(&make).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut says = BufReader::new(waiting.stderr.take().unwrap());
+    says.read_line(&mut line).unwrap();
+    let expected = format!(
+        "development parameters wpost-2k: waiting for process {}, which writes {}\n",
+        std::process::id(),
+        file.display()
+    );
+    assert_eq!(line, expected);
+    drop(partial);
+    // What was said goes unread.
+    assert!(waiting.wait().unwrap().success());
+    assert!(file.exists(), "it goes on when the other has given up");
+}
+
 /// Its connections are accepted by the kernel alone.
 #[test]
 fn a_daemon_that_does_not_answer_is_given_up() {
@@ -346,52 +392,6 @@ fn help_and_completions_are_printed() {
 
 #[test]
 fn a_proof_is_made_checked_and_told_from_another() {
-#[test]
-fn a_damaged_native_file_is_logged_once_and_made_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let request = request(folder.path(), 5);
-    let prove = || {
-        let proof = folder.path().join("proof");
-        let mut command = cuzk(&["prove", "--params-dir", path(parameters())]);
-        command.args(["--native-dir", path(folder.path()), "--output", path(&proof)]);
-        let output = command.args(&request).output().unwrap();
-        let says = text(&output.stderr);
-        assert_eq!(code(&output), 0, "{says}");
-        says.matches("native srs unusable").count()
-    };
-    assert_eq!(prove(), 0);
-    let srs = |entry: &fs::DirEntry| entry.path().extension() == Some(OsStr::new("srs"));
-    let native = fs::read_dir(folder.path()).unwrap().flatten().find(srs).unwrap().path();
-    fs::write(&native, "no parameters").unwrap();
-    assert_eq!(prove(), 1);
-    assert_eq!(prove(), 0);
-}
-
-#[test]
-fn who_has_to_wait_for_parameters_says_for_whom() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = fs::read_dir(parameters()).unwrap().flatten().map(|entry| entry.file_name());
-    let name = file.map(|name| name.into_string().unwrap()).find(|name| name.ends_with(".params"));
-    let file = folder.path().join(name.unwrap());
-    let partial = fs::File::create(file.with_extension("params.partial")).unwrap();
-    partial.lock().unwrap();
-    let make = ["params", "dev", "wpost-2k", "--dir", path(folder.path())];
-    let mut waiting = cuzk(&make).stderr(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    let mut says = BufReader::new(waiting.stderr.take().unwrap());
-    says.read_line(&mut line).unwrap();
-    let expected = format!(
-        "development parameters wpost-2k: waiting for process {}, which writes {}\n",
-        std::process::id(),
-        file.display()
-    );
-    assert_eq!(line, expected);
-    drop(partial);
-    // What was said goes unread.
-    assert!(waiting.wait().unwrap().success());
-    assert!(file.exists(), "it goes on when the other has given up");
-}
-
     let folder = tempfile::tempdir().unwrap();
     let (request, other) = (request(folder.path(), 1), request(folder.path(), 2));
     let proof = folder.path().join("proof");
@@ -447,6 +447,27 @@ fn a_daemon_proves_for_other_processes_and_ends_in_order_on_sigterm() {
     server.signal("TERM");
     assert_eq!(server.ended(Duration::from_secs(10)), 0);
     assert!(!socket.exists(), "the socket is gone");
+}
+
+#[test]
+fn a_daemon_raises_its_limit_of_open_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("cuzk.sock");
+    let script = format!(
+        "ulimit -Sn 300 && ulimit -Hn 2000 && exec {} serve --listen unix://{} --params-dir {}",
+        env!("CARGO_BIN_EXE_cuzk"),
+        socket.display(),
+        path(parameters())
+    );
+    let process = Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()).spawn();
+    let mut server = Server { process: process.unwrap(), address: String::new() };
+    let mut line = String::new();
+    BufReader::new(server.process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let limits = fs::read_to_string(format!("/proc/{}/limits", server.process.id())).unwrap();
+    let limit = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(limit.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["2000", "2000"]);
+    server.signal("TERM");
+    assert_eq!(server.ended(Duration::from_secs(10)), 0);
 }
 
 #[test]

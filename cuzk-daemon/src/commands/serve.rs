@@ -1,7 +1,7 @@
 //! `cuzk serve`: the daemon, from its sockets to its orderly end.
 
 use super::{block_on_workers, print, CommandError};
-use crate::{config::Settings, server::Daemon};
+use crate::{config::Settings, open_files, server::Daemon};
 use cuzk_core::{engine::Engine, proof::CircuitId};
 use std::{io, sync::Arc, time::Duration};
 use tokio::{
@@ -25,6 +25,7 @@ const ECHO: Duration = Duration::from_millis(250);
 
 /// Serves until a signal ends it.
 pub fn run(settings: &Settings) -> Result<(), CommandError> {
+    open_files::raise_limit();
     let circuits = settings.preload.iter().map(|circuit| circuit.0).collect();
     block_on_workers(serve(settings, circuits))
 }
