@@ -127,6 +127,7 @@ mod tests {
         learned.measure("winning", PREDICTED, 200);
         assert!(Learned::open(dir.path()).ask("winning", PREDICTED).heap > 200);
     }
+
     #[test]
     fn an_estimate_that_moved_is_kept_too_and_another_versions_counts_for_nothing() {
         let dir = tempfile::tempdir().unwrap();

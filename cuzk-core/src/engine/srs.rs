@@ -283,6 +283,38 @@ mod tests {
         [tier(WINNING), tier(WINDOW)]
     }
 
+    /// Bytes of a file's mappings that the kernel has locked in memory.
+    fn locked(file: &std::path::Path) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut is_of_it = false;
+        let mut kib = 0;
+        for line in maps.lines() {
+            let mut words = line.split_whitespace();
+            match (words.next(), words.next()) {
+                (Some("Locked:"), Some(number)) if is_of_it => {
+                    kib += number.parse::<u64>().unwrap()
+                }
+                (Some(key), _) if !key.ends_with(':') => {
+                    is_of_it = line.ends_with(file.to_str().unwrap());
+                }
+                _ => {}
+            }
+        }
+        kib << 10
+    }
+
+    #[test]
+    fn what_is_pinned_is_locked_until_it_is_unpinned() {
+        let (folder, open, bytes) = two();
+        let file = folder.params().native_path(&WINDOW.file_stem().unwrap());
+        let budget = MemoryBudget::new(2 * bytes);
+        assert_eq!(locked(&file), 0);
+        open.pin(u64::MAX, &budget);
+        assert!(locked(&file) >= bytes / 4096 * 4096, "{} of {bytes}", locked(&file));
+        open.unpin(u64::MAX);
+        assert_eq!(locked(&file), 0);
+    }
+
     #[test]
     fn winning_is_pinned_first_and_never_unpinned_and_the_budget_pays_for_what_is() {
         let (_folder, open, bytes) = two();

@@ -9,10 +9,11 @@ use super::*;
 
 type Run = dyn Fn(&mut Admitted<'_>) -> Result<Vec<u8>, WorkError> + Send + Sync;
 
-/// A job of one partition.
+/// A job of one partition, with buffers of so many chunks.
 struct Told {
     name: &'static str,
     priority: Priority,
+    chunks: usize,
     run: Box<Run>,
 }
 
@@ -46,7 +47,7 @@ impl Work for Told {
     }
 
     fn footprint(&self) -> Result<Footprint, ParamsError> {
-        Ok(Footprint { buffers: CHUNK_BYTES as u64, heap: 1 << 20 })
+        Ok(Footprint { buffers: (self.chunks * CHUNK_BYTES) as u64, heap: 1 << 20 })
     }
 
     fn run(&self, _: usize, admitted: &mut Admitted<'_>) -> Result<Vec<u8>, WorkError> {
@@ -61,13 +62,17 @@ struct Scene {
 
 impl Scene {
     fn new(concurrency: u32) -> Self {
+        Self::with_memory(concurrency, 1 << 30)
+    }
+
+    fn with_memory(concurrency: u32, memory_budget: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = EngineConfig {
             params_dir: folder.path().into(),
             native_dir: None,
             threads: 1,
             concurrency,
-            memory_budget: 1 << 30,
+            memory_budget,
             max_jobs: 100,
             keep_finished: 100,
         };
@@ -80,7 +85,17 @@ impl Scene {
         priority: Priority,
         run: impl Fn(&mut Admitted<'_>) -> Result<Vec<u8>, WorkError> + Send + Sync + 'static,
     ) -> JobId {
-        let work = Told { name, priority, run: Box::new(run) };
+        self.submit_large(name, priority, 1, run)
+    }
+
+    fn submit_large(
+        &self,
+        name: &'static str,
+        priority: Priority,
+        chunks: usize,
+        run: impl Fn(&mut Admitted<'_>) -> Result<Vec<u8>, WorkError> + Send + Sync + 'static,
+    ) -> JobId {
+        let work = Told { name, priority, chunks, run: Box::new(run) };
         self.engine.submit_work(Arc::new(work)).unwrap().job_id
     }
 
@@ -174,6 +189,69 @@ fn no_more_run_at_once_than_may_and_two_critical_ones_beside_them() {
     assert_eq!(inside(), [3, 2]);
     goes_on.store(true, Ordering::Relaxed);
     until("all have run", || inside() == [5, 3]);
+}
+
+#[test]
+fn what_a_partition_lacks_is_taken_from_less_urgent_ones_alone() {
+    let scene = Scene::with_memory(3, 8 << 20); // one at a time
+    let goes_on = Arc::new(AtomicBool::new(false));
+    let told = |name, priority| {
+        let goes_on = Arc::clone(&goes_on);
+        scene.submit(name, priority, move |admitted| {
+            while !goes_on.load(Ordering::Relaxed) && name != "urgent" {
+                admitted.host().check()?;
+                thread::sleep(Duration::from_millis(1));
+            }
+            Ok(vec![])
+        })
+    };
+    let first = told("first", Priority::Normal);
+    until("it runs", || !scene.engine.status().running.is_empty());
+    let equal = told("equal", Priority::Normal);
+    until("it waits for memory", || scene.engine.budget().usage().waiting > 0);
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(scene.engine.status().partitions_shed, 0);
+    let urgent = told("urgent", Priority::High);
+    assert_eq!(scene.result(&urgent), JobResult::Completed(vec![]));
+    assert_eq!(scene.engine.status().partitions_shed, 1);
+    goes_on.store(true, Ordering::Relaxed);
+    for job in [first, equal] {
+        assert_eq!(scene.result(&job), JobResult::Completed(vec![]));
+    }
+}
+
+/// Takes a buffer of so many chunks.
+fn takes(chunks: usize) -> impl Fn(&mut Admitted<'_>) -> Result<Vec<u8>, WorkError> + Send + Sync {
+    move |admitted| {
+        admitted.scalars(chunks * CHUNK_BYTES / 32)?;
+        Ok(vec![])
+    }
+}
+
+#[test]
+fn idle_chunks_are_given_up_for_a_partition_that_lacks_memory() {
+    let scene = Scene::with_memory(1, 12 << 20);
+    let shared = &scene.engine.shared;
+    shared.pool.keep_idle(shared.budget.clone());
+    let small = scene.submit("small", Priority::Normal, takes(1));
+    scene.result(&small);
+    assert_eq!(shared.pool.status().idle, CHUNK_BYTES as u64);
+    let large = scene.submit_large("large", Priority::Normal, 2, |_| Ok(vec![]));
+    assert_eq!(scene.result(&large), JobResult::Completed(vec![]));
+    assert_eq!(shared.pool.status().idle, 0);
+}
+
+#[test]
+fn buffers_of_one_that_failed_are_not_kept_for_the_next() {
+    let scene = Scene::new(1);
+    let shared = &scene.engine.shared;
+    shared.pool.keep_idle(shared.budget.clone());
+    let failed = scene.submit("failed", Priority::Normal, |admitted| {
+        let _buffer = admitted.scalars(1)?;
+        panic!("with a buffer")
+    });
+    scene.result(&failed);
+    assert_eq!((shared.pool.status().idle, shared.budget.usage().reserved), (0, 0));
 }
 
 #[test]

@@ -646,12 +646,39 @@ mod tests {
         pool.release_idle(u64::MAX);
         assert_eq!(budget.usage().reserved, 0);
     }
+
+    #[test]
+    fn what_is_not_paid_for_in_full_commits_nothing() {
+        let budget = MemoryBudget::new(64 * CHUNK as u64);
+        let pool = pool(16);
+        pool.keep_idle(budget.clone());
+        let mut memory = reserved(&budget, 1);
+        let refused = pool.scalars(2 * SCALARS, &mut memory, &Unhindered).unwrap_err();
+        assert!(matches!(refused, PoolError::NotReserved { .. }), "{refused}");
+        assert_eq!((pool.status(), memory.bytes()), (PoolStatus::default(), CHUNK as u64));
+    }
+
+    #[test]
+    fn an_idle_chunk_is_used_before_a_fresh_one_is_committed() {
+        let budget = MemoryBudget::new(64 * CHUNK as u64);
+        let pool = pool(16);
+        pool.keep_idle(budget.clone());
+        let mut memory = reserved(&budget, 3);
+        let [first, second] =
+            [(); 2].map(|()| pool.scalars(SCALARS, &mut memory, &Unhindered).unwrap());
+        drop(first);
+        pool.release_idle(u64::MAX);
+        drop(second); // idle now, behind one that is not committed
+        let _third = pool.scalars(SCALARS, &mut memory, &Unhindered).unwrap();
+        assert_eq!(pool.status(), PoolStatus { used: CHUNK as u64, idle: 0 });
+    }
+
     #[test]
     fn settling_keeps_what_the_last_minutes_used_and_releases_the_rest() {
         let budget = MemoryBudget::new(64 * CHUNK as u64);
         let pool = pool(16);
         pool.keep_idle(budget.clone());
-        drop(pool.scalars(4 * SCALARS, &mut reserved(&budget, 4)).unwrap());
+        drop(pool.scalars(4 * SCALARS, &mut reserved(&budget, 4), &Unhindered).unwrap());
         let idle = PoolStatus { used: 0, idle: 4 * CHUNK as u64 };
         assert_eq!(pool.settle(), idle);
         pool.state.lock().demand = Demand::new(); // minutes pass
@@ -664,7 +691,7 @@ mod tests {
         let budget = MemoryBudget::new(4 * CHUNK as u64);
         let pool = pool(16);
         pool.keep_idle(budget.clone());
-        let buffer = pool.scalars(4 * SCALARS, &mut reserved(&budget, 4)).unwrap();
+        let buffer = pool.scalars(4 * SCALARS, &mut reserved(&budget, 4), &Unhindered).unwrap();
         budget.set_total(3 * CHUNK as u64);
         drop(buffer);
         assert_eq!((pool.status(), budget.usage().reserved), (PoolStatus::default(), 0));
@@ -701,7 +728,7 @@ mod tests {
         let pool = PinnedPool::new(16 * CHUNK as u64, CHUNK, scarce).unwrap();
         let budget = MemoryBudget::new(64 * CHUNK as u64);
         let mut memory = reserved(&budget, 4);
-        let refused = pool.scalars(4 * SCALARS, &mut memory).unwrap_err();
+        let refused = pool.scalars(4 * SCALARS, &mut memory, &Unhindered).unwrap_err();
         assert!(matches!(refused, PoolError::Refused { provider: "scarce", .. }), "{refused}");
         assert_eq!(pool.status(), PoolStatus { used: 0, idle: 2 * CHUNK as u64 });
         assert_eq!((memory.bytes(), budget.usage().reserved), (2 * CHUNK as u64, 4 * CHUNK as u64));
