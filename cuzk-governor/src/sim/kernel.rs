@@ -445,6 +445,12 @@ impl Kernel {
 
     /// Drops page cache below `level`, oldest first, then swaps. Both are bounded by what a step allows.
     fn reclaim(&mut self, level: usize, want: u64, spare: Option<usize>) -> u64 {
+        let dropped = self.drop_oldest(level, want, spare);
+        dropped + self.swap_out(level, want - dropped)
+    }
+
+    /// The part of it that is page cache.
+    fn drop_oldest(&mut self, level: usize, want: u64, spare: Option<usize>) -> u64 {
         let mut left = want.min(self.reclaim_left);
         let budget = left;
         while left > 0 {
@@ -456,7 +462,7 @@ impl Kernel {
         }
         let dropped = budget - left;
         self.reclaim_left -= dropped;
-        dropped + self.swap_out(level, want - dropped)
+        dropped
     }
 
     fn oldest_file(&self, level: usize, spare: Option<usize>) -> Option<usize> {
@@ -486,14 +492,17 @@ impl Kernel {
         bytes
     }
 
-    /// What a process runs into comes back, as fast as it went, while there is room at every level.
+    /// What a process runs into comes back, as fast as it went, while there is room at every level or
+    /// page cache to make some of.
     fn swap_in(&mut self, pid: usize) {
         let mut bytes = self.processes[pid].swapped.min(self.swap_left);
         let mut level = Some(self.processes[pid].group).filter(|_| bytes > 0);
         while let Some(at) = level {
-            let group = &self.groups[at];
-            bytes = bytes.min(group.max.min(group.high).saturating_sub(group.usage));
-            level = group.parent;
+            let room = |group: &Group| group.max.min(group.high).saturating_sub(group.usage);
+            let short = bytes.saturating_sub(room(&self.groups[at]));
+            self.drop_oldest(at, short, None);
+            bytes = bytes.min(room(&self.groups[at]));
+            level = self.groups[at].parent;
         }
         self.processes[pid].swapped -= bytes;
         self.swap_free += bytes;

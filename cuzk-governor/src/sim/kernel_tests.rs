@@ -142,6 +142,23 @@ fn what_was_swapped_out_comes_back_once_there_is_room() {
 }
 
 #[test]
+fn what_was_swapped_out_comes_back_in_place_of_page_cache() {
+    let machine =
+        Machine { total: 10 * GIB, reclaim_per_s: GIB, swap: 2 * GIB, swap_per_s: 4 * GIB };
+    let mut kernel = Kernel::new(machine);
+    let (one, other) = (kernel.spawn(kernel.host(), 0), kernel.spawn(kernel.host(), 0));
+    kernel.advance(STEP);
+    kernel.charge(one, Class::Anon, 6 * GIB);
+    kernel.charge(other, Class::Anon, 5 * GIB);
+    assert!(kernel.swapped_share(one) > 0.0);
+    let file = kernel.add_file(kernel.host());
+    kernel.end(other);
+    assert!(kernel.read(file, 5 * GIB) > 4 * GIB);
+    (0..8).for_each(|_| kernel.advance(STEP));
+    assert_eq!((kernel.swapped_share(one), kernel.resident(one).anon), (0.0, 6 * GIB));
+}
+
+#[test]
 fn no_more_of_a_file_is_dropped_than_was_asked_for() {
     let (mut kernel, group) = kernel();
     let file = kernel.add_file(group);
