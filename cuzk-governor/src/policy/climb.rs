@@ -170,9 +170,17 @@ impl Climb {
         self.trial.is_some()
     }
 
+    fn tries_less(&self) -> bool {
+        self.trial.zip(self.best).is_some_and(|(trial, best)| trial < best.concurrency)
+    }
+
     /// Takes in a finished window, in so much room.
     fn conclude(&mut self, seen: Measured, set: &Setpoints, room: u64) {
         let Best { concurrency, rate } = seen.best;
+        if seen.choked && !self.choked {
+            // What was found before tasks stalled says nothing of now.
+            (self.rest, self.patience) = (0, 0);
+        }
         self.choked = seen.choked;
         // Unless less was tried here already.
         self.down |= self.choked && self.patience < 2;
@@ -239,8 +247,9 @@ pub(super) fn step(state: &mut State, now: &Situation<'_>) {
         state.climb.window = busy.then(|| Window::begin(now, concurrency, running));
         return;
     };
-    // Where nothing is known and all stall, a rough figure at once beats a good one late.
-    let measured = window.take_in(now, running, state.climb.best.is_none());
+    // But for a try of less, where all stall a rough figure at once beats a good one late.
+    let hurry = !state.climb.tries_less();
+    let measured = window.take_in(now, running, hurry);
     state.climb.window = Some(window);
     let Some(measured) = measured else { return };
     state.climb.window = Some(Window::begin(now, concurrency, 0));
