@@ -1,8 +1,9 @@
 //! How far an estimate of a partition's memory is to be trusted.
 //!
 //! An estimate is wrong until a partition has been measured: until then it is asked for with the
-//! whole [`DOUBT`] on top, afterwards with the worst ratio of late and a little. It assumes that
-//! the work of one kind is alike; give every kind a [`Trust`] of its own.
+//! whole [`DOUBT`] on top, afterwards with the worst ratio of late and a little, more while few were
+//! measured: the worst of few is not bad. It assumes that the work of one kind is alike; give
+//! every kind a [`Trust`] of its own.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub const DOUBT: f64 = 0.3;
 /// On top of the worst ratio seen.
 const SLACK: f64 = 0.03;
+/// And this, divided by how many were measured.
+const FEW: f64 = 0.07;
 /// Ratios remembered.
 const MEMORY: usize = 16;
 
@@ -24,7 +27,10 @@ impl Trust {
     /// What to reserve for a partition that is estimated at so many bytes.
     pub fn ask(&self, estimate: u64) -> u64 {
         let worst = self.ratios.iter().fold(0.0, |a: f64, &b| a.max(b));
-        let factor = if self.measured == 0 { 1.0 + DOUBT } else { worst + SLACK };
+        let factor = match self.measured {
+            0 => 1.0 + DOUBT,
+            measured => worst + SLACK + FEW / measured as f64,
+        };
         (estimate as f64 * factor) as u64
     }
 
@@ -51,9 +57,9 @@ mod tests {
         let mut trust = Trust::default();
         assert_eq!(trust.ask(1000), 1300);
         trust.measure(1000, 800);
-        assert_eq!(trust.ask(1000), 830);
+        assert_eq!(trust.ask(1000), 900);
         trust.measure(1000, 1100);
-        assert_eq!(trust.ask(1000), 1130);
+        assert_eq!(trust.ask(1000), 1165);
     }
 
     #[test]
@@ -63,6 +69,6 @@ mod tests {
         for _ in 0..MEMORY {
             trust.measure(1000, 1000);
         }
-        assert_eq!(trust.ask(1000), 1030);
+        assert_eq!(trust.ask(1000), 1034);
     }
 }

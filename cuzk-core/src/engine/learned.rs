@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(learned.ask("winning", PREDICTED), Footprint { buffers: 1000, heap: 130 });
         learned.measure("winning", PREDICTED, 50);
         for learned in [learned, Learned::open(dir.path())] {
-            assert_eq!(learned.ask("winning", PREDICTED), Footprint { buffers: 1000, heap: 53 });
+            assert_eq!(learned.ask("winning", PREDICTED), Footprint { buffers: 1000, heap: 60 });
             assert_eq!(learned.ask("window", PREDICTED).heap, 130);
         }
     }
