@@ -1,8 +1,8 @@
 //! The compiled circuits that are open: recorded by the first proof of a circuit, used by the next ones.
 //!
 //! A recording never costs a proof: what goes wrong with one is logged, and the circuit is synthesised as
-//! ever. It appears only when the proof beside which it was made has verified, and is removed when one
-//! made with it does not. The files are mapped; beside their clean pages each holds a dictionary and an
+//! ever. It appears only when the proof beside which it was made has verified, and is removed when a
+//! proof does not verify with it and does without it. The files are mapped; beside their clean pages each holds a dictionary and an
 //! index, of some MiB at most.
 
 use std::collections::BTreeMap;
@@ -29,42 +29,20 @@ pub(super) enum Way<'a> {
     Compiled(Arc<Compiled>),
 }
 
-/// What a proof was made with, until it is known whether it verifies.
-pub(super) enum Used<'a> {
-    /// The circuit's constraints.
-    Circuit,
-    /// The same, and they were recorded on the way.
-    Recorded(Claim<'a>, Recorded),
-    /// An earlier recording.
-    Compiled(&'a OpenCircuits, CircuitId, Arc<Compiled>),
+/// A recording made beside a proof of which it is not known yet whether it verifies. Dropped, it is not
+/// kept.
+pub(super) struct Made<'a> {
+    claim: Claim<'a>,
+    recorded: Recorded,
 }
 
-impl Used<'_> {
-    /// The proof verifies: what was recorded beside it can be trusted.
-    pub fn proved(self) {
-        if let Self::Recorded(mut claim, recorded) = self {
-            let bytes = recorded.size_bytes();
-            match recorded.publish() {
-                Ok(_) => {
-                    tracing::info!(circuit = %claim.circuit, bytes, "compiled_circuit.recorded")
-                }
-                Err(error) => claim.failed(&error),
-            }
-        }
-    }
-
-    /// The proof does not verify: nobody else shall use what it was made with.
-    pub fn refuted(self) {
-        let why = "a proof made with it does not verify";
-        match self {
-            Self::Circuit => {}
-            Self::Recorded(Claim { circuit, .. }, _) => {
-                let why = "the proof made beside it does not verify";
-                tracing::warn!(%circuit, why, "compiled_circuit.not_kept");
-            }
-            Self::Compiled(circuits, circuit, compiled) => {
-                circuits.remove(circuit, &compiled, &why);
-            }
+impl Made<'_> {
+    /// The proof verifies: the recording can be trusted as far as it.
+    pub fn keep(mut self) {
+        let (circuit, bytes) = (self.claim.circuit, self.recorded.size_bytes());
+        match self.recorded.publish() {
+            Ok(_) => tracing::info!(%circuit, bytes, "compiled_circuit.recorded"),
+            Err(error) => self.claim.failed(&error),
         }
     }
 }
@@ -90,10 +68,10 @@ impl<'a> Claim<'a> {
     }
 
     /// Ends a recording beside a synthesis that took so long. It is kept only where it pays.
-    pub fn end(mut self, recorder: Recorder<'_>, synthesis: Duration) -> Used<'a> {
+    pub fn end(mut self, recorder: Recorder<'_>, synthesis: Duration) -> Option<Made<'a>> {
         match recorder.finish() {
             Ok(recorded) if pays(recorded.size_bytes(), synthesis) => {
-                return Used::Recorded(self, recorded);
+                return Some(Made { claim: self, recorded });
             }
             Ok(recorded) => {
                 let bytes = recorded.size_bytes();
@@ -102,7 +80,7 @@ impl<'a> Claim<'a> {
             }
             Err(error) => self.failed(&error),
         }
-        Used::Circuit
+        None
     }
 
     fn failed(&mut self, error: &CompiledError) {
@@ -165,6 +143,16 @@ impl OpenCircuits {
                 Way::Record(Claim { circuits: self, circuit, path, identity, in_vain: false })
             }
         }
+    }
+
+    /// A proof of this circuit verified only when it was made without a recording: the one that is open
+    /// is not trusted any more.
+    pub fn distrust(&self, circuit: CircuitId) {
+        let open = match self.slots.lock().get(&circuit) {
+            Some(Slot::Open(compiled)) => Arc::clone(compiled),
+            _ => return,
+        };
+        self.remove(circuit, &open, &"a proof verified only when it was made without it");
     }
 
     /// A recording is no good: its file is removed, and a later proof makes another. Nothing happens
@@ -266,7 +254,7 @@ mod tests {
             }
         }
 
-        fn record(&self, synthesis: Duration) -> Used<'_> {
+        fn record(&self, synthesis: Duration) -> Option<Made<'_>> {
             let mut claim = self.claim();
             let mut recorder = claim.begin(&Unhindered).unwrap();
             toy().blank().unwrap().synthesize_into(&mut recorder).unwrap();
@@ -297,39 +285,37 @@ mod tests {
     #[test]
     fn a_recording_that_does_not_pay_or_fails_is_not_tried_again() {
         let scene = Scene::new();
-        scene.record(Duration::ZERO).proved();
+        assert!(scene.record(Duration::ZERO).is_none());
         assert!(matches!(scene.way(), Way::Plain) && !scene.file.exists());
 
         let scene = Scene::new();
         let mut claim = scene.claim();
         let nothing = claim.begin(&Unhindered).unwrap();
-        claim.end(nothing, SLOW).proved();
+        assert!(claim.end(nothing, SLOW).is_none());
         assert!(matches!(scene.way(), Way::Plain) && !scene.file.exists());
     }
 
     #[test]
-    fn a_recording_is_there_once_its_proof_verifies_and_gone_once_one_does_not() {
+    fn a_recording_is_there_once_its_proof_verifies_and_gone_once_it_is_distrusted() {
         let scene = Scene::new();
-        scene.record(SLOW).refuted();
+        drop(scene.record(SLOW).unwrap());
         assert!(!scene.file.exists());
-        let made = scene.record(SLOW);
+        let made = scene.record(SLOW).unwrap();
         assert!(!scene.file.exists());
-        made.proved();
-        let used = || Used::Compiled(&scene.circuits, CIRCUIT, scene.compiled());
-        let [first, late] = [used(), used()];
-        used().proved();
+        made.keep();
+        let late = scene.compiled();
         assert!(scene.file.exists());
-        first.refuted();
+        scene.circuits.distrust(CIRCUIT);
         assert!(!scene.file.exists());
-        scene.record(SLOW).proved();
-        late.refuted();
+        scene.record(SLOW).unwrap().keep();
+        scene.circuits.remove(CIRCUIT, &late, &"late");
         assert!(scene.file.exists(), "it is another one");
     }
 
     #[test]
     fn a_recording_is_closed_only_when_no_proof_uses_it() {
         let scene = Scene::new();
-        scene.record(SLOW).proved();
+        scene.record(SLOW).unwrap().keep();
         let compiled = scene.compiled();
         let (bytes, held) = (compiled.size_bytes(), compiled.held_bytes());
         let circuits = &scene.circuits;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rand::rngs::OsRng;
 
-use super::circuits::{OpenCircuits, Used, Way};
+use super::circuits::{Made, OpenCircuits, Way};
 use super::srs::{OpenSrs, SrsStatus};
 use super::work::{Admitted, Work, WorkError};
 use crate::circuit::{self, Matrices};
@@ -90,14 +90,18 @@ impl Work for Proving {
         let srs = self.prover.params.open(self.request.circuit_id(), admitted.host())?;
         admitted.spent_opening(started.elapsed());
         let Partition { circuit, inputs } = self.request.partition(partition)?;
-        let (proof, used) = self.prove(circuit, &srs, admitted)?;
+        let (proof, made) = self.prove(circuit, &srs, admitted)?;
         let proof = proof.to_bytes();
         admitted.stage("verifying");
         if groth16::verify(srs.vk(), &proof, &[inputs]).is_ok_and(|valid| valid) {
-            used.proved();
+            if let Some(recording) = made {
+                recording.keep();
+            }
+            if admitted.tries() > 1 {
+                self.prover.circuits.distrust(self.request.circuit_id());
+            }
             return Ok(proof.to_vec());
         }
-        used.refuted();
         let tries = admitted.tries();
         tracing::warn!(circuit = %self.request.circuit_id(), partition, tries, "proof.invalid");
         metrics::counter!("cuzk_proofs_invalid_total").increment(1);
@@ -116,15 +120,15 @@ impl Proving {
         circuit: Box<dyn circuit::AnyCircuit>,
         srs: &Srs,
         admitted: &mut Admitted<'_>,
-    ) -> Result<(Proof, Used<'_>), WorkError> {
+    ) -> Result<(Proof, Option<Made<'_>>), WorkError> {
         admitted.stage("synthesising");
-        let (evaluated, used) = self.evaluate(circuit, srs, admitted)?;
+        let (evaluated, made) = self.evaluate(circuit, srs, admitted)?;
         let computed =
             admitted.device(|turn| pipeline::compute(evaluated, srs, turn, &mut OsRng))?;
         let (proof, times) = computed?;
         admitted.spent(times);
         self.record(times);
-        Ok((proof, used))
+        Ok((proof, made))
     }
 
     /// Synthesises, with the matrices from wherever they are had fastest; on a second try from the
@@ -134,28 +138,28 @@ impl Proving {
         circuit: Box<dyn circuit::AnyCircuit>,
         srs: &Srs,
         admitted: &mut Admitted<'_>,
-    ) -> Result<(Evaluated, Used<'_>), WorkError> {
+    ) -> Result<(Evaluated, Option<Made<'_>>), WorkError> {
         let (id, circuits) = (self.request.circuit_id(), &self.prover.circuits);
         let buffers = Buffers::new(srs, |len| admitted.scalars(len))?;
         let host = admitted.host();
         let synthesize = |matrices| pipeline::synthesize(circuit, matrices, srs, buffers, host);
         let way = if admitted.tries() > 1 { Way::Plain } else { circuits.way(id, srs) };
         match way {
-            Way::Plain => Ok((synthesize(Matrices::Circuit)?, Used::Circuit)),
+            Way::Plain => Ok((synthesize(Matrices::Circuit)?, None)),
             Way::Compiled(compiled) => match synthesize(Matrices::Compiled(&compiled)) {
                 Err(error) if is_recordings_fault(&error) => {
                     circuits.remove(id, &compiled, &error);
                     Err(WorkError::Again)
                 }
-                other => Ok((other?, Used::Compiled(circuits, id, compiled))),
+                other => Ok((other?, None)),
             },
             Way::Record(mut claim) => match claim.begin(host) {
                 Some(mut recorder) => {
                     let evaluated = synthesize(Matrices::Recorded(&mut recorder))?;
-                    let used = claim.end(recorder, evaluated.took());
-                    Ok((evaluated, used))
+                    let made = claim.end(recorder, evaluated.took());
+                    Ok((evaluated, made))
                 }
-                None => Ok((synthesize(Matrices::Circuit)?, Used::Circuit)),
+                None => Ok((synthesize(Matrices::Circuit)?, None)),
             },
         }
     }

@@ -25,7 +25,7 @@ pub struct Params {
 
 /// A native file.
 enum Native {
-    Good(Srs),
+    Good(Box<Srs>),
     /// It is not there, or not of the present `.params` file.
     ToBeMade,
     /// It is no good, for this reason.
@@ -119,14 +119,14 @@ impl Params {
     ) -> Result<Srs, ParamsError> {
         let stem = circuit.stem()?;
         if let Native::Good(srs) = self.open_native(&stem)? {
-            return Ok(srs);
+            return Ok(*srs);
         }
         fs::create_dir_all(&self.native_dir).map_err(ParamsError::native_dir(&self.native_dir))?;
         let native = self.native_path(&stem);
         let target = AtomicFile::begin_shown(&native, progress, checkpoint)?;
         // Another process may have made it while this one waited for its turn.
         match self.open_native(&stem)? {
-            Native::Good(srs) => return Ok(srs),
+            Native::Good(srs) => return Ok(*srs),
             Native::Unusable(error) => {
                 tracing::warn!(%error, "native srs unusable, making it again");
             }
@@ -168,7 +168,7 @@ impl Params {
         let opened = Srs::open(&self.native_path(stem), stem);
         match (opened, source) {
             (Ok(srs), None) if srs.header().development == self.is_development() => {
-                Ok(Native::Good(srs))
+                Ok(Native::Good(Box::new(srs)))
             }
             (Ok(srs), None) => Err(ParamsError::Mixed {
                 path: srs.path().into(),
@@ -178,7 +178,7 @@ impl Params {
             (Ok(srs), Some(source)) => {
                 let header = srs.header();
                 let fresh = header.source == source && header.development == self.is_development();
-                Ok(if fresh { Native::Good(srs) } else { Native::ToBeMade })
+                Ok(if fresh { Native::Good(Box::new(srs)) } else { Native::ToBeMade })
             }
             // Nothing can be renamed over it.
             (Err(error @ ParamsError::NoFile { .. }), _) => Err(error),

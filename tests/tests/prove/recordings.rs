@@ -149,7 +149,7 @@ fn a_recording_whose_proof_does_not_verify_is_removed_and_the_proof_made_without
 }
 
 #[test]
-fn a_recording_appears_only_beside_a_proof_that_verifies() {
+fn a_request_that_cannot_be_proved_leaves_no_recording_and_costs_none() {
     let _turn = turn();
     let scene = Scene::new();
     let raw = scene.request(0);
@@ -158,17 +158,22 @@ fn a_recording_appears_only_beside_a_proof_that_verifies() {
     let damaged = (middle..middle + 64).find_map(|i| {
         let mut raw = raw.clone();
         raw.vanilla_proofs[0][i] ^= 1;
-        ProofRequest::parse(&raw).ok()
+        ProofRequest::parse(&raw).is_ok().then_some(raw)
     });
-    let job = scene.engine.submit(damaged.expect("one that is well formed")).unwrap().job_id;
-    let result = outcome(&scene.engine, &job).result.clone();
-    assert!(matches!(result, JobResult::Failed(_)), "{result:?}");
+    let damaged = damaged.expect("one that is well formed");
+    let fails = || {
+        let result = outcome(&scene.engine, &submit(&scene.engine, &damaged)).result.clone();
+        assert!(matches!(result, JobResult::Failed(_)), "{result:?}");
+    };
+    fails();
     let recording = scene.recording();
     let is_of_it = |path: &Path| path.to_string_lossy().contains(".csr");
     let left = fs::read_dir(scene.native.path()).unwrap().flatten().map(|entry| entry.path());
     assert_eq!(left.filter(|path| is_of_it(path)).count(), 0, "it was kept");
     assert_eq!(scene.prove(1), 0);
     assert!(recording.exists());
+    fails();
+    assert!(scene.prove(2) > 0 && recording.exists());
 }
 
 /// Rows over a million variables: ten terms each, of coefficients that repeat.
