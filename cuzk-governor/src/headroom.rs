@@ -303,7 +303,7 @@ fn bound(at: usize) -> Bound {
 /// The reading of the bound at this place. What the process and its cgroup say of the same
 /// memory is compared, and the greater believed.
 fn read(sample: &Sample, set: &Setpoints, at: usize) -> Reading {
-    let own = sample.own.anon + sample.own.shmem;
+    let own = sample.own.anon.saturating_add(sample.own.shmem);
     let level = |level: &crate::sensor::Level, limit, least: u64| Reading {
         limit,
         unreclaimable: level.unreclaimable().max(least),
@@ -350,9 +350,9 @@ impl Watch {
         self.limits.push(reading.limit.unwrap_or(u64::MAX));
         self.largest = self.largest.max(reading.limit.unwrap_or(0));
         if let Some(last) = self.last {
-            let growth = |to: u64| to.saturating_sub(last.unreclaimable + step.foretold);
-            self.open_growth += growth(reading.unreclaimable);
-            self.open_error += growth(reading.highest(last));
+            let growth = |to: u64| to.saturating_sub(last.unreclaimable.saturating_add(step.foretold));
+            self.open_growth = self.open_growth.saturating_add(growth(reading.unreclaimable));
+            self.open_error = self.open_error.saturating_add(growth(reading.highest(last)));
             self.open_ticks += step.ticks;
             let seconds = self.open_ticks.max(SHORTEST) * step.tick;
             self.growth = self.open_growth as f64 / seconds;
@@ -374,7 +374,7 @@ impl Watch {
     fn view(&self, ledger: &Usage, set: &Setpoints, stale: u32, unseen: u64) -> Option<View> {
         let trusted = set.trust_ticks as usize;
         let limit = Some(self.limits.min(trusted)).filter(|&limit| limit < u64::MAX)?;
-        let residual = self.residuals.max(trusted) + unseen;
+        let residual = self.residuals.max(trusted).saturating_add(unseen);
         let margin = self.margin(limit, set).saturating_mul(1 + u64::from(stale));
         let unclaimed = limit.saturating_sub(residual);
         Some(View {
@@ -390,10 +390,10 @@ impl Watch {
         let share = |share: f64| (share * limit as f64) as u64;
         let later = (set.reaction.as_secs_f64() / set.tick.as_secs_f64()).ceil().max(1.0) - 1.0;
         let ordinary = self.errors.quantile(ORDINARY) as f64;
-        let learned = self.errors.quantile(set.margin_quantile) + (later * ordinary) as u64;
+        let learned = self.errors.quantile(set.margin_quantile).saturating_add((later * ordinary) as u64);
         let cold = 1.0 - (self.errors.len() as f64 / f64::from(set.warmup_ticks.max(1))).min(1.0);
         let machine = self.largest.min(limit.saturating_mul(FORMER));
-        let floor = (set.margin_floor * machine as f64) as u64 + SMALLEST_MARGIN;
+        let floor = SMALLEST_MARGIN.saturating_add((set.margin_floor * machine as f64) as u64);
         learned.max(floor).max(share(set.margin_start * cold))
     }
 }

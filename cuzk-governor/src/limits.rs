@@ -71,7 +71,7 @@ impl Promises {
         bounds.push(Bound {
             name: "host".into(),
             limit: Some(sample.host.total),
-            usage: sample.host.total - sample.host.available,
+            usage: sample.host.total.saturating_sub(sample.host.available),
             reclaimable: 0,
             left: Some(sample.host.available),
             swap_limit: None,

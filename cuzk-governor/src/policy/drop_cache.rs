@@ -17,7 +17,7 @@ impl Rung for DropCache {
 
 /// Whether there is room for all that is promised, and for what grows beside it.
 fn fits(now: &Situation<'_>) -> bool {
-    now.headroom.promised + now.coming <= now.headroom.usable
+    now.headroom.promised.saturating_add(now.coming) <= now.headroom.usable
 }
 
 /// Memory is there, and all tasks wait for the kernel to take it from the page cache, so long that

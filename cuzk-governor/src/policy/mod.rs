@@ -262,7 +262,7 @@ impl State {
     }
 
     fn credit(&self) -> u64 {
-        self.credits.iter().map(|&(_, bytes)| bytes).sum()
+        self.credits.iter().fold(0, |sum, &(_, bytes)| bytes.saturating_add(sum))
     }
 
     /// The same, believed less the longer it has not come: near the limit there is no waiting for
@@ -367,7 +367,7 @@ fn assess<'a>(
     let emergency = hasty || stuck;
     // What is given back now helps a reaction time later; by then so much more is gone.
     let coming = (headroom.growth as f64 * set.reaction.as_secs_f64()) as u64;
-    let wanted = if emergency || headroom.deficit > 0 { headroom.deficit + coming } else { 0 };
+    let wanted = if emergency || headroom.deficit > 0 { headroom.deficit.saturating_add(coming) } else { 0 };
     // Where all tasks stall, others take what comes back as it comes: growth looks slower than the
     // hunger behind it, and nothing that is on its way can be counted on.
     let credit = match (hasty, headroom.stalled > CHOKED) {
@@ -389,9 +389,9 @@ fn assess<'a>(
 fn starved(headroom: &Headroom, workload: &Workload, set: &Setpoints) -> u64 {
     let asked = workload.smallest_waiting;
     let waits = workload.running.is_empty() && workload.waiting > 0;
-    let lacks = (headroom.reserved + asked).saturating_sub(headroom.admissible);
+    let lacks = headroom.reserved.saturating_add(asked).saturating_sub(headroom.admissible);
     if waits && lacks > 0 && asked <= possible(headroom, workload) {
-        lacks + (set.grow_above * headroom.limit as f64) as u64
+        lacks.saturating_add((set.grow_above * headroom.limit as f64) as u64)
     } else {
         0
     }
@@ -399,7 +399,7 @@ fn starved(headroom: &Headroom, workload: &Workload, set: &Setpoints) -> u64 {
 
 /// What a partition could have with everything idle given up.
 fn possible(headroom: &Headroom, workload: &Workload) -> u64 {
-    let idle = workload.idle_bytes + workload.idle_circuits + workload.idle_srs;
+    let idle = workload.idle_bytes.saturating_add(workload.idle_circuits).saturating_add(workload.idle_srs);
     headroom.admissible.saturating_sub(headroom.reserved.saturating_sub(idle))
 }
 
@@ -442,7 +442,7 @@ fn retreat(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Action>) {
 /// time, or if a silent sensor leaves open where freed memory went. Whether anything was ordered.
 fn ease(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Action>) -> bool {
     let Headroom { at, stale_ticks, reserved, admissible, .. } = *now.headroom;
-    let need = (reserved + now.coming).saturating_sub(admissible).saturating_sub(state.credit());
+    let need = reserved.saturating_add(now.coming).saturating_sub(admissible).saturating_sub(state.credit());
     if need == 0 {
         return false;
     }

@@ -29,13 +29,13 @@ impl Rung for ShedOne {
 /// Whether it cannot go on: what it still needs is not there and will not be.
 fn doomed(partition: &Partition, state: &State, now: &Situation<'_>) -> bool {
     let back = state.fading_credit(now.headroom.at, now.set.reaction) / 2;
-    let room = now.headroom.usable.max(now.headroom.margin / 4) + back;
-    now.stuck || partition.to_come + now.coming > room
+    let room = now.headroom.usable.max(now.headroom.margin / 4).saturating_add(back);
+    now.stuck || partition.to_come.saturating_add(now.coming) > room
 }
 
 /// Bytes that its reservation gives back.
 fn freed(partition: &Partition) -> u64 {
-    partition.held + partition.to_come
+    partition.held.saturating_add(partition.to_come)
 }
 
 /// The one that costs less to lose first: of the lower priority, then of more bytes freed for a second

@@ -74,7 +74,8 @@ impl LevelV2 {
     fn reclaimable(&mut self) -> Result<u64, SensorError> {
         let Some(stat) = self.stat.read()? else { return Ok(0) };
         let slab = stat.field("slab_reclaimable").unwrap_or(0);
-        Ok(stat.required("inactive_file")? + stat.required("active_file")? + slab / 2)
+        let file = stat.required("inactive_file")?.saturating_add(stat.required("active_file")?);
+        Ok(file.saturating_add(slab / 2))
     }
 
     /// How often this level's own limits were met: (max, high).

@@ -11,7 +11,7 @@ impl Counter {
     /// Takes a reading in; gives the total.
     pub(crate) fn advance(&mut self, raw: u64) -> u64 {
         let grown = self.raw.replace(raw).map_or(0, |before| raw.saturating_sub(before));
-        *self.total.insert(self.total.map_or(raw, |total| total + grown))
+        *self.total.insert(self.total.map_or(raw, |total| total.saturating_add(grown)))
     }
 
     /// The next reading comes from another source: it adds nothing by itself.

@@ -37,7 +37,7 @@ impl HostFiles {
         let mode = self.overcommit.read()?.map(|mode| mode.number()).transpose()?;
         let meminfo = self.meminfo.read_required()?;
         let total = meminfo.required("MemTotal")?;
-        let available = (meminfo.required("MemAvailable")? + arc).min(total);
+        let available = meminfo.required("MemAvailable")?.saturating_add(arc).min(total);
         let committed = if mode == Some(NEVER_OVERCOMMIT) {
             let usage = meminfo.required("Committed_AS")?;
             Some(Level {

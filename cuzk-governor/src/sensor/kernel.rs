@@ -186,14 +186,14 @@ impl Levels {
             Self::V2(levels, own) => {
                 for level in levels {
                     let (max, high) = level.hits()?;
-                    events.max += max;
-                    events.high += high;
+                    events.max = events.max.saturating_add(max);
+                    events.high = events.high.saturating_add(high);
                 }
                 own
             }
             Self::V1(levels, own) => {
                 for level in levels {
-                    events.max += level.hits()?;
+                    events.max = events.max.saturating_add(level.hits()?);
                 }
                 own
             }
