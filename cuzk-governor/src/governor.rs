@@ -11,6 +11,7 @@
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -263,7 +264,11 @@ impl Watcher {
         let mut next = Instant::now();
         loop {
             let begun = Instant::now();
-            self.tick();
+            // The last line of defence: a governor that ended would leave the budget as it is.
+            if panic::catch_unwind(AssertUnwindSafe(|| self.tick())).is_err() {
+                tracing::error!("governor.tick_panicked");
+                metrics::counter!("cuzk_governor_panics_total").increment(1);
+            }
             next = (next + self.set.tick).max(begun + EARLIEST.min(self.set.tick));
             let left = next.saturating_duration_since(Instant::now());
             match self.alarm.wait(left, woken.as_fd()) {

@@ -350,7 +350,8 @@ impl Watch {
         self.limits.push(reading.limit.unwrap_or(u64::MAX));
         self.largest = self.largest.max(reading.limit.unwrap_or(0));
         if let Some(last) = self.last {
-            let growth = |to: u64| to.saturating_sub(last.unreclaimable.saturating_add(step.foretold));
+            let growth =
+                |to: u64| to.saturating_sub(last.unreclaimable.saturating_add(step.foretold));
             self.open_growth = self.open_growth.saturating_add(growth(reading.unreclaimable));
             self.open_error = self.open_error.saturating_add(growth(reading.highest(last)));
             self.open_ticks += step.ticks;
@@ -390,7 +391,8 @@ impl Watch {
         let share = |share: f64| (share * limit as f64) as u64;
         let later = (set.reaction.as_secs_f64() / set.tick.as_secs_f64()).ceil().max(1.0) - 1.0;
         let ordinary = self.errors.quantile(ORDINARY) as f64;
-        let learned = self.errors.quantile(set.margin_quantile).saturating_add((later * ordinary) as u64);
+        let learned =
+            self.errors.quantile(set.margin_quantile).saturating_add((later * ordinary) as u64);
         let cold = 1.0 - (self.errors.len() as f64 / f64::from(set.warmup_ticks.max(1))).min(1.0);
         let machine = self.largest.min(limit.saturating_mul(FORMER));
         let floor = SMALLEST_MARGIN.saturating_add((set.margin_floor * machine as f64) as u64);

@@ -169,9 +169,15 @@ impl Lane {
                 let what = format!("a {} partition", taken.work.name());
                 return Err(WorkError::Memory { what, needs: ask.bytes, why });
             }
-            if !shared.state.lock().running.is_empty() {
+            let state = shared.state.lock();
+            if let Some(possible) = state.possible.filter(|&possible| ask.bytes > possible) {
+                let what = format!("a {} partition", taken.work.name());
+                return Err(WorkError::NeverFits { what, needs: ask.bytes, possible });
+            }
+            if !state.running.is_empty() {
                 nothing_ran_since = Instant::now();
             }
+            drop(state);
             shared.make_room(self.priority, ask.bytes);
             got = shared.budget.reserve_unless(ask, Instant::now() + look_again, &cancelled);
         }

@@ -3,7 +3,7 @@
 //!
 //! A mapped file's pages are the kernel's to reclaim and are in no budget. A pinned slice is in the
 //! budget from before it is read until it is the kernel's again. WinningPoSt's parameters are pinned
-//! first and given up only when they are evicted: it has no time to read them.
+//! first, since it has no time to read them, and given up last: when nothing could run otherwise.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -163,10 +163,11 @@ impl OpenSrs {
 
     /// Tells the governor what could be given up or pinned.
     pub fn report(&self, into: &mut Workload) {
+        let stands_still = into.running.is_empty() && into.waiting > 0;
         (into.idle_srs, into.unpinned_srs, into.file_cache) = (0, 0, 0);
         for opened in self.all() {
             let (bytes, pinned) = (opened.bytes(), opened.pinned());
-            if !opened.is_winning() {
+            if !opened.is_winning() || stands_still {
                 into.idle_srs += pinned;
             }
             if !self.refused.load(Ordering::Relaxed) {
@@ -194,10 +195,10 @@ impl OpenSrs {
         }
     }
 
-    /// Unpins at least so many bytes as far as there are, the least urgent first, WinningPoSt's never.
+    /// Unpins at least so many bytes as far as there are, the least urgent first, WinningPoSt's last.
     pub fn unpin(&self, bytes: u64) {
         let mut left = bytes;
-        for opened in self.all().iter().rev().filter(|opened| !opened.is_winning()) {
+        for opened in self.all().iter().rev() {
             while left > 0 {
                 match opened.unpin() {
                     Ok(0) => break,
@@ -245,8 +246,12 @@ impl OpenSrs {
 mod tests {
     use super::*;
     use crate::device::Unhindered;
+    use crate::engine::lane::urgency;
+    use crate::engine::running::shed_class;
     use crate::params::testing::{silent, Folder, Toy};
-    use crate::proof::SectorSize;
+    use crate::proof::{Priority, SectorSize};
+    use cuzk_governor::policy::Partition;
+    use std::time::Duration;
 
     const fn circuit(kind: ProofKind) -> CircuitId {
         CircuitId { kind, sector_size: SectorSize::KiB2 }
@@ -316,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn winning_is_pinned_first_and_never_unpinned_and_the_budget_pays_for_what_is() {
+    fn winning_is_pinned_first_and_given_up_last_and_the_budget_pays_for_what_is_pinned() {
         let (_folder, open, bytes) = two();
         let budget = MemoryBudget::new(bytes + bytes / 2);
         open.pin(u64::MAX, &budget);
@@ -324,8 +329,25 @@ mod tests {
         budget.set_total(2 * bytes);
         open.pin(u64::MAX, &budget);
         assert_eq!((tiers(&open), budget.usage().resident), ([Tier::Hot, Tier::Hot], 2 * bytes));
-        open.unpin(u64::MAX);
+        open.unpin(bytes);
         assert_eq!((tiers(&open), budget.usage().reserved), ([Tier::Hot, Tier::Warm], bytes));
+        let idle = |running: usize, waiting| {
+            let partition = Partition {
+                id: 1,
+                priority: urgency(Priority::Normal),
+                shed: shed_class(Priority::Normal, 0),
+                held: 0,
+                to_come: 0,
+                work: Duration::ZERO,
+            };
+            let running = vec![partition; running];
+            let mut workload = Workload { running, waiting, ..Workload::default() };
+            open.report(&mut workload);
+            workload.idle_srs
+        };
+        assert_eq!([idle(0, 0), idle(1, 1), idle(0, 1)], [0, 0, bytes]);
+        open.unpin(bytes);
+        assert_eq!((tiers(&open), budget.usage().reserved), ([Tier::Warm, Tier::Warm], 0));
         assert_eq!(open.close(WINNING), Some(bytes));
         assert_eq!((tiers(&open), budget.usage().reserved), ([Tier::Cold, Tier::Warm], 0));
     }

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
+use cuzk_governor::budget::Ask;
+use cuzk_governor::policy::Action;
 use tempfile::TempDir;
 
 use super::*;
@@ -217,6 +219,22 @@ fn what_a_partition_lacks_is_taken_from_less_urgent_ones_alone() {
     goes_on.store(true, Ordering::Relaxed);
     for job in [first, equal] {
         assert_eq!(scene.result(&job), JobResult::Completed(vec![]));
+    }
+}
+
+#[test]
+fn a_job_that_waits_for_memory_in_vain_is_refused_with_both_numbers() {
+    let scene = Scene::new(1);
+    let budget = scene.engine.budget();
+    let _all = budget.try_reserve(Ask::new("pinned", budget.usage().total)).unwrap();
+    let job = scene.submit("large", Priority::Normal, |_| Ok(vec![]));
+    until("it waits for memory", || scene.engine.budget().usage().waiting > 0);
+    scene.engine.plant().apply(Action::Refuse { asked: 5 << 20, possible: 1_000_000 });
+    match scene.result(&job) {
+        JobResult::Failed(why) => {
+            assert!(why.contains("needs 5") && why.contains("1000000"), "{why}")
+        }
+        other => panic!("{other:?}"),
     }
 }
 

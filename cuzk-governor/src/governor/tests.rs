@@ -8,7 +8,8 @@ use crate::sensor::{Host, SensorError};
 
 const GIB: u64 = 1 << 30;
 
-/// A machine of 100 GiB with so many available; broken while `available` is `u64::MAX`.
+/// A machine of 100 GiB with so many available; broken while `available` is `u64::MAX`, and
+/// worse while it is one less.
 struct FakeSensor {
     begun: Instant,
     available: Arc<AtomicU64>,
@@ -22,6 +23,7 @@ impl Sensor for FakeSensor {
             let source = io::Error::from(io::ErrorKind::NotFound);
             return Err(SensorError::Unreadable { path: "fake".into(), source });
         }
+        assert_ne!(available, u64::MAX - 1, "no sensor should panic");
         into.sequence += 1;
         into.at = self.begun.elapsed();
         into.host = Host { total: 100 * GIB, available };
@@ -207,6 +209,17 @@ fn a_plant_that_comes_back_is_no_longer_stuck() {
     rig.plant.blocks.store(false, SeqCst);
     until("back", || rig.governor.status().stuck == Duration::ZERO);
     drop(held);
+    rig.governor.stop(in_two_seconds()).unwrap();
+}
+
+#[test]
+fn a_tick_that_panics_does_not_end_the_governor() {
+    let rig = rig(setpoints());
+    until("a total", || rig.budget.usage().total > 49 * GIB);
+    rig.available.store(u64::MAX - 1, SeqCst);
+    thread::sleep(Duration::from_millis(20));
+    rig.available.store(5 * GIB, SeqCst);
+    until("less", || rig.budget.usage().total < 5 * GIB);
     rig.governor.stop(in_two_seconds()).unwrap();
 }
 

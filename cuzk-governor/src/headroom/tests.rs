@@ -310,6 +310,67 @@ proptest! {
     }
 }
 
+/// Mostly sensible numbers, and some that no machine has.
+fn any_bytes() -> impl Strategy<Value = u64> {
+    prop_oneof![0..200 * GIB, any::<u64>(), (0..3u64).prop_map(|less| u64::MAX - less)]
+}
+
+prop_compose! {
+    fn any_sample()(
+        figures in prop::array::uniform12(any_bytes()), limited in any::<bool>(),
+    ) -> Sample {
+        let [usage, peak, reclaimable, limit, total, available, anon, shmem, kills, total_us, free, in_use] = figures;
+        let some = Stall { total_us, ..Stall::default() };
+        let mut sample = sample(0, 0);
+        sample.levels[0] = Level { limit: limited.then_some(limit),
+            usage,
+            peak, reclaimable, ..sample.levels[0].clone() };
+        sample.host = Host { total, available };
+        sample.own = Resident { anon, shmem, ..Resident::default() };
+        sample.events = Events { oom_kill: kills, ..Events::default() };
+        sample.pressure = Some(Pressure { some, ..Pressure::default() });
+        sample.allocator = crate::sensor::Allocator { free, in_use };
+        sample
+    }
+}
+
+proptest! {
+    /// Whatever sensors say, ledger and plant being sane, the governor goes on.
+    #[test]
+    fn no_figure_of_a_kernel_ends_the_governor(
+        samples in prop::collection::vec((any_sample(), 0..200u64, 0..100u64), 1..30),
+        milliseconds in prop::collection::vec(0..3000u64, 30),
+    ) {
+        let (mut forecaster, mut state) = (Forecaster::new(), crate::policy::State::new());
+        let set = Setpoints::default();
+        let mut actions = Vec::new();
+        let mut at = Duration::ZERO;
+        for ((sequence, (mut sample, reserved, resident)), more) in (1..).zip(samples).zip(milliseconds) {
+            at += Duration::from_millis(more);
+            (sample.sequence, sample.at) = (sequence, at);
+            let ledger = ledger(reserved * GIB, resident.min(reserved) * GIB);
+            let headroom = forecaster.observe(&sample, &ledger, &set);
+            let partition = crate::policy::Partition {
+                id: sequence,
+                priority: crate::budget::Priority::Normal,
+                shed: crate::policy::Shed::Freely,
+                held: resident * GIB,
+                to_come: GIB,
+                work: Duration::from_secs(1),
+            };
+            let workload = crate::policy::Workload {
+                running: vec![partition; (sequence % 3) as usize],
+                waiting: 2,
+                smallest_waiting: 10 * GIB,
+                idle_bytes: GIB,
+                idle_srs: GIB,
+                ..crate::policy::Workload::default()
+            };
+            crate::policy::decide(&mut state, &headroom, &workload, &set, &mut actions);
+        }
+    }
+}
+
 #[test]
 fn what_the_ledger_gives_up_in_silence_is_not_believed_to_have_left() {
     let mut forecaster = Forecaster::new();

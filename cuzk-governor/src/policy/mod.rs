@@ -270,7 +270,8 @@ impl State {
     fn fading_credit(&self, at: Duration, reaction: Duration) -> u64 {
         let left = |until: Duration| until.saturating_sub(at).as_secs_f64();
         let share = |until| (left(until) / reaction.as_secs_f64().max(1e-3)).min(1.0);
-        self.credits.iter().map(|&(until, bytes)| (bytes as f64 * share(until)) as u64).sum()
+        let faded = |&(until, bytes): &(Duration, u64)| (bytes as f64 * share(until)) as u64;
+        self.credits.iter().map(faded).fold(0, u64::saturating_add)
     }
 
     fn being_shed(&self, id: u64) -> bool {
@@ -367,7 +368,8 @@ fn assess<'a>(
     let emergency = hasty || stuck;
     // What is given back now helps a reaction time later; by then so much more is gone.
     let coming = (headroom.growth as f64 * set.reaction.as_secs_f64()) as u64;
-    let wanted = if emergency || headroom.deficit > 0 { headroom.deficit.saturating_add(coming) } else { 0 };
+    let wanted =
+        if emergency || headroom.deficit > 0 { headroom.deficit.saturating_add(coming) } else { 0 };
     // Where all tasks stall, others take what comes back as it comes: growth looks slower than the
     // hunger behind it, and nothing that is on its way can be counted on.
     let credit = match (hasty, headroom.stalled > CHOKED) {
@@ -399,7 +401,10 @@ fn starved(headroom: &Headroom, workload: &Workload, set: &Setpoints) -> u64 {
 
 /// What a partition could have with everything idle given up.
 fn possible(headroom: &Headroom, workload: &Workload) -> u64 {
-    let idle = workload.idle_bytes.saturating_add(workload.idle_circuits).saturating_add(workload.idle_srs);
+    let idle = workload
+        .idle_bytes
+        .saturating_add(workload.idle_circuits)
+        .saturating_add(workload.idle_srs);
     headroom.admissible.saturating_sub(headroom.reserved.saturating_sub(idle))
 }
 
@@ -442,7 +447,10 @@ fn retreat(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Action>) {
 /// time, or if a silent sensor leaves open where freed memory went. Whether anything was ordered.
 fn ease(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Action>) -> bool {
     let Headroom { at, stale_ticks, reserved, admissible, .. } = *now.headroom;
-    let need = reserved.saturating_add(now.coming).saturating_sub(admissible).saturating_sub(state.credit());
+    let need = reserved
+        .saturating_add(now.coming)
+        .saturating_sub(admissible)
+        .saturating_sub(state.credit());
     if need == 0 {
         return false;
     }

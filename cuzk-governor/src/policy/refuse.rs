@@ -17,10 +17,13 @@ pub(super) struct Refusal {
     refused: Option<u64>,
     best: [u64; PIECES],
     piece: u64,
+    /// The limit of the last tick.
+    limit: u64,
 }
 
 impl Refusal {
-    /// What was admissible at best within the last `refuse_after`.
+    /// What was admissible at best within the last `refuse_after`. A limit that rises is a new
+    /// beginning: the margin, which its changes have widened, is not held against those that wait.
     pub(super) fn ceiling(&mut self, headroom: &Headroom, set: &Setpoints) -> u64 {
         let length = (set.refuse_after / PIECES as u32).max(Duration::from_millis(1));
         let piece = (headroom.at.as_nanos() / length.as_nanos()) as u64;
@@ -29,8 +32,13 @@ impl Refusal {
             self.best[((piece - ago) % PIECES as u64) as usize] = 0;
         }
         self.piece = self.piece.max(piece);
+        let mut admissible = headroom.admissible;
+        if headroom.limit > std::mem::replace(&mut self.limit, headroom.limit) {
+            self.hopeless_since = None;
+            admissible = admissible.max(headroom.limit.saturating_sub(headroom.residual));
+        }
         let best = &mut self.best[(self.piece % PIECES as u64) as usize];
-        *best = headroom.admissible.max(*best);
+        *best = admissible.max(*best);
         self.best.into_iter().max().unwrap_or(0)
     }
 }

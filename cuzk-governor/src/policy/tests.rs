@@ -470,6 +470,22 @@ fn what_can_never_fit_is_refused_with_both_numbers_and_taken_again_when_it_can()
 }
 
 #[test]
+fn a_limit_that_rises_gives_those_that_wait_another_while() {
+    let mut run = Run::new();
+    let hopeless = Workload { running: vec![], waiting: 1, smallest_waiting: 50 * GIB, ..busy() };
+    for at in 1..31 {
+        assert_eq!(run.tick(roomy(at), &hopeless), []);
+    }
+    // The margin is still as wide as the change before has made it.
+    let raised = |at| Headroom { limit: 130 * GIB, ..roomy(at) };
+    for at in 31..61 {
+        assert_eq!(run.tick(raised(at), &hopeless), [], "at {at}");
+        assert!(at > 57 || run.decision.ceiling == 130 * GIB, "at {at}");
+    }
+    assert_eq!(run.tick(raised(61), &hopeless).len(), 1);
+}
+
+#[test]
 fn the_ceiling_remembers_the_best_of_the_last_while() {
     let mut run = Run::new();
     let with = |at, gib| Headroom { admissible: gib * GIB, ..roomy(at) };

@@ -93,7 +93,9 @@ impl LevelV1 {
     /// File pages, and the tightest limit up to the real root.
     fn stat(&mut self) -> Result<(u64, Option<u64>), SensorError> {
         let Some(stat) = self.stat.read()? else { return Ok((0, None)) };
-        let file = stat.required("total_inactive_file")?.saturating_add(stat.required("total_active_file")?);
+        let file = stat
+            .required("total_inactive_file")?
+            .saturating_add(stat.required("total_active_file")?);
         Ok((file, stat.field("hierarchical_memory_limit")))
     }
 
