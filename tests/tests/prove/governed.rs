@@ -133,7 +133,12 @@ fn a_shed_partition_keeps_its_place_and_its_memory_is_gone_within_half_a_second(
         assert!(took < Duration::from_millis(500), "still on the books at {stage}: {took:?}");
         assert!(left < 32, "{left} of {held} MiB are still in the process at {stage}");
     }
-    assert_eq!(engine.status().partitions_shed, 2);
+    // It is counted when it is back in its place, after its memory is gone.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while engine.status().partitions_shed < 2 {
+        assert!(Instant::now() < deadline, "{:?}", engine.status());
+        thread::sleep(Duration::from_millis(1));
+    }
     // It was shed twice, and still comes before the job that arrived after it.
     proof(&engine, &jobs[0]);
     assert!(engine.status().queues[0].pending + engine.status().queues[0].in_progress == 1);
