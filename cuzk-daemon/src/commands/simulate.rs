@@ -1,6 +1,7 @@
 //! `cuzk simulate`: the governor's policy on a simulated machine, against what else could be done there.
 
 use super::{print, CommandError};
+use crate::file::write_atomically;
 use cuzk_governor::setpoints::Setpoints;
 use cuzk_governor::sim::{
     plot::{self, Recording},
@@ -76,8 +77,10 @@ pub fn run(args: &SimulateArgs) -> Result<(), CommandError> {
         .plot
         .clone()
         .unwrap_or_else(|| format!("{}.svg", comparison.name.replace(' ', "-")).into());
-    plot::draw(&recording, &format!("{}, governed", comparison.name), &path)
+    let svg = plot::svg(&recording, &format!("{}, governed", comparison.name))
         .map_err(|why| CommandError::Failed(why.to_string()))?;
+    write_atomically(&path, svg.as_bytes())
+        .map_err(|source| CommandError::File { path: path.clone(), source })?;
     print(&format!("{comparison}plot: {}\n{}\n", path.display(), comparison.json()))
 }
 

@@ -1,7 +1,5 @@
 //! A run as an SVG: usage against limit and ledger, concurrency below it, and a mark for every action.
 
-use std::path::{Path, PathBuf};
-
 use plotters::prelude::*;
 
 use crate::policy::Action;
@@ -22,24 +20,14 @@ impl Observer for Recording {
 
 /// The plot could not be made.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot draw {path}: {why}")]
-pub struct PlotError {
-    path: PathBuf,
-    why: String,
-}
+#[error("cannot draw the plot: {0}")]
+pub struct PlotError(String);
 
-/// Draws a recording; the file is written whole or not at all.
-pub fn draw(recording: &Recording, title: &str, path: &Path) -> Result<(), PlotError> {
-    let failed = |why: String| PlotError { path: path.to_owned(), why };
+/// Draws a recording; the text is a whole SVG file.
+pub fn svg(recording: &Recording, title: &str) -> Result<String, PlotError> {
     let mut svg = String::new();
-    picture(&recording.rows, title, &mut svg).map_err(|why| failed(why.to_string()))?;
-    let temporary = path.with_extension("svg.part");
-    let write = || {
-        std::fs::write(&temporary, &svg)?;
-        std::fs::File::open(&temporary)?.sync_all()?;
-        std::fs::rename(&temporary, path)
-    };
-    write().map_err(|why: std::io::Error| failed(why.to_string()))
+    picture(&recording.rows, title, &mut svg).map_err(|why| PlotError(why.to_string()))?;
+    Ok(svg)
 }
 
 type Drawn = Result<(), Box<dyn std::error::Error>>;
