@@ -2,7 +2,7 @@
 
 use super::{print, CommandError};
 use crate::file::write_atomically;
-use cuzk_governor::setpoints::Setpoints;
+use cuzk_governor::setpoints::{Explained, Setpoints};
 use cuzk_governor::sim::{
     plot::{self, Recording},
     report::{compare, Sizes},
@@ -23,6 +23,13 @@ Examples:
   cuzk simulate ./node.toml            one of your own
   cuzk simulate --seed 17              one world of the property tests again
   cuzk simulate --replay trace.jsonl   a recorded governor's ticks, decided again
+
+The governor there has the setpoints of the CUZK_GOV_* variables (see `cuzk governor explain`), but
+for --seed, whose worlds are judged with the defaults. A trace is decided again with them, too: set
+those that it was recorded with, and as CUZK_GOV_MAX_CONCURRENCY what the daemon had threads for.
+
+The oracle is the best fixed concurrency, found by trying each; a governor that changes its
+concurrency can do better.
 
 The last line is JSON.";
 
@@ -51,8 +58,10 @@ pub fn run(args: &SimulateArgs) -> Result<(), CommandError> {
     if args.list {
         return print(&BUILT_IN.iter().map(|(name, _)| format!("{name}\n")).collect::<String>());
     }
+    let setpoints =
+        Explained::from_env().map_err(|e| CommandError::Usage(e.to_string()))?.setpoints;
     if let Some(path) = &args.replay {
-        return replay(path);
+        return replay(path, &setpoints);
     }
     let (world, static_reserve) = match (args.seed, &args.scenario) {
         (Some(seed), _) => {
@@ -62,8 +71,9 @@ pub fn run(args: &SimulateArgs) -> Result<(), CommandError> {
             (worlds::world(seed), 0)
         }
         (None, name) => {
-            let scenario = Scenario::load(name.as_deref().unwrap_or_default())
+            let mut scenario = Scenario::load(name.as_deref().unwrap_or_default())
                 .map_err(|why| CommandError::Usage(why.to_string()))?;
+            scenario.world.setpoints = setpoints;
             print(&format!("{}\n", scenario.about.trim()))?;
             if !scenario.sizes.is_empty() {
                 print(&Sizes::run(&scenario).to_string())?;
@@ -84,11 +94,17 @@ pub fn run(args: &SimulateArgs) -> Result<(), CommandError> {
     print(&format!("{comparison}plot: {}\n{}\n", path.display(), comparison.json()))
 }
 
-fn replay(path: &Path) -> Result<(), CommandError> {
+fn replay(path: &Path, setpoints: &Setpoints) -> Result<(), CommandError> {
     let file =
         File::open(path).map_err(|source| CommandError::File { path: path.to_owned(), source })?;
-    let (ticks, differences) = trace::replay(BufReader::new(file), &Setpoints::default())
+    let (ticks, differences) = trace::replay(BufReader::new(file), setpoints)
         .map_err(|why| CommandError::Usage(format!("{}: {why}", path.display())))?;
+    if ticks == 0 {
+        return Err(CommandError::Usage(format!(
+            "{}: no ticks are recorded in it",
+            path.display()
+        )));
+    }
     for difference in &differences {
         let (recorded, now) = (&difference.recorded, &difference.now);
         print(&format!("line {}: recorded {recorded:?}, now {now:?}\n", difference.line))?;

@@ -93,14 +93,20 @@ impl Value for u32 {
     }
 }
 
+/// The least limit that anything can be governed in.
+const LEAST_LIMIT: u64 = 64 << 20;
+
 /// Bytes, or no limit.
 impl Value for Option<u64> {
-    const EXPECTED: &'static str = "bytes such as 2GiB, or none";
+    const EXPECTED: &'static str = "at least 64MiB, such as 2GiB, or none";
 
     fn parse(text: &str) -> Option<Self> {
         match text {
             "none" => Some(None),
-            _ => text.parse::<ByteSize>().ok().map(|size| Some(size.as_u64())),
+            _ => {
+                let bytes = text.parse::<ByteSize>().ok()?.as_u64();
+                (bytes >= LEAST_LIMIT).then_some(Some(bytes))
+            }
         }
     }
 
