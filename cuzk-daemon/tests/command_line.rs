@@ -165,6 +165,7 @@ fn a_governors_variable_that_is_wrong_is_refused_by_config_as_by_serve() {
         ("CUZK_GOV_TICK", "10h", "CUZK_GOV_TICK=10h is out of range: expected 10ms to 1m"),
         ("CUZK_GOV_REACTION", "20ms", "contradicts CUZK_GOV_TICK=1s"),
         ("CUZK_GOV_TOCK", "1s", "CUZK_GOV_TOCK is not known"),
+        ("CUZK_GOV_LIMIT", "1KiB", "expected at least 64MiB"),
     ] {
         let says = ["config", "serve"].map(|command| {
             let mut command = cuzk(&[command]);
@@ -184,6 +185,29 @@ fn a_governors_variable_that_is_wrong_is_refused_by_config_as_by_serve() {
     assert_eq!(row("CUZK_GOV_REACTION")[1..3], ["2s", "profile"]);
     let of_profile = ["aggressive", "environment", "CUZK_GOV_PROFILE"];
     assert_eq!(row("CUZK_GOV_PROFILE")[1..4], of_profile);
+}
+
+#[test]
+fn simulate_tries_the_operators_setpoints_and_takes_no_empty_trace_for_a_good_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let plot = folder.path().join("plot.svg");
+    let simulate = || cuzk(&["simulate", "small-node", "--plot", path(&plot)]);
+    let governed = |command: Command| {
+        let table = done(command);
+        table.lines().find(|line| line.starts_with("governed")).unwrap().to_owned()
+    };
+    let usual = governed(simulate());
+    assert!(text(&fs::read(&plot).unwrap()).starts_with("<svg"));
+    let mut cautious = simulate();
+    cautious.env("CUZK_GOV_MARGIN_FLOOR", "20%").env("CUZK_GOV_MARGIN_START", "20%");
+    assert_ne!(governed(cautious), usual);
+    let mut misspelt = simulate();
+    misspelt.env("CUZK_GOV_TOCK", "1s");
+    assert!(refused(misspelt, 2).contains("CUZK_GOV_TOCK is not known"));
+    let trace = folder.path().join("trace.jsonl");
+    fs::write(&trace, "").unwrap();
+    let says = refused(cuzk(&["simulate", "--replay", path(&trace)]), 2);
+    assert!(says.contains("no ticks are recorded"), "{says}");
 }
 
 #[test]

@@ -120,7 +120,8 @@ impl Lane {
 
     /// Reserves a partition's memory and enters it among those that run.
     fn admit(&self, taken: &Taken) -> Result<(Arc<Running>, Reservation), WorkError> {
-        let asked = self.shared.learned.ask(&taken.work.path(), taken.predicted);
+        let most = self.shared.budget.usage().total;
+        let asked = self.shared.learned.ask(&taken.work.path(), taken.predicted, most);
         let Memory { buffers, heap } = self.reserve(taken, asked)?;
         let mut state = self.shared.state.lock();
         if taken.stop.is_raised() {
@@ -255,7 +256,7 @@ fn give_back(shared: &Shared, taken: &Taken, running: &Running, finished: bool) 
     } else {
         // One that outgrew what it was admitted with asks for more the next time: else it would be
         // shed again.
-        if peak > shared.learned.ask(&path, taken.predicted).heap {
+        if peak > shared.learned.ask(&path, taken.predicted, u64::MAX).heap {
             shared.learned.measure(&path, taken.predicted, peak + peak / 8);
         }
         // Shed or failed: what it used is not for the next one to reuse.

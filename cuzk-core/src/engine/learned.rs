@@ -43,10 +43,14 @@ impl Learned {
         Self { trusts: Mutex::new(trusts.unwrap_or_default()), file }
     }
 
-    /// The footprint to reserve.
-    pub fn ask(&self, path: &str, predicted: Footprint) -> Footprint {
+    /// The footprint to reserve where `most` bytes can be had. What was learned makes a partition run
+    /// alone if need be, but never refused: no more is asked for than there is, as long as the first
+    /// guess fits.
+    pub fn ask(&self, path: &str, predicted: Footprint, most: u64) -> Footprint {
         let trust = self.trusts.lock().get(&key(path)).copied().unwrap_or_default();
-        Footprint { heap: trust.ask(predicted.heap), ..predicted }
+        let first = Trust::default().ask(predicted.heap);
+        let room = most.saturating_sub(predicted.buffers);
+        Footprint { heap: trust.ask(predicted.heap).min(first.max(room)), ..predicted }
     }
 
     /// Takes in a partition's peak on the heap.
@@ -109,12 +113,27 @@ mod tests {
     fn what_was_measured_is_asked_for_also_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let learned = Learned::open(dir.path());
-        assert_eq!(learned.ask("winning", PREDICTED), Footprint { buffers: 1000, heap: 130 });
+        assert_eq!(
+            learned.ask("winning", PREDICTED, u64::MAX),
+            Footprint { buffers: 1000, heap: 130 }
+        );
         learned.measure("winning", PREDICTED, 50);
         for learned in [learned, Learned::open(dir.path())] {
-            assert_eq!(learned.ask("winning", PREDICTED), Footprint { buffers: 1000, heap: 60 });
-            assert_eq!(learned.ask("window", PREDICTED).heap, 130);
+            assert_eq!(
+                learned.ask("winning", PREDICTED, u64::MAX),
+                Footprint { buffers: 1000, heap: 60 }
+            );
+            assert_eq!(learned.ask("window", PREDICTED, u64::MAX).heap, 130);
         }
+    }
+
+    #[test]
+    fn what_was_learned_never_asks_for_more_than_there_is_if_the_first_guess_fits() {
+        let dir = tempfile::tempdir().unwrap();
+        let learned = Learned::open(dir.path());
+        learned.measure("winning", PREDICTED, 500);
+        let heap = |most| learned.ask("winning", PREDICTED, most).heap;
+        assert_eq!([2000, 1510, 1509, 1200, 1100].map(heap), [510, 510, 509, 200, 130]);
     }
 
     #[test]
@@ -123,9 +142,9 @@ mod tests {
         std::fs::write(dir.path().join(FILE), "{\"winning").unwrap();
         let learned = Learned::open(dir.path());
         learned.measure("winning", PREDICTED, 0);
-        assert_eq!(learned.ask("winning", PREDICTED).heap, 130);
+        assert_eq!(learned.ask("winning", PREDICTED, u64::MAX).heap, 130);
         learned.measure("winning", PREDICTED, 200);
-        assert!(Learned::open(dir.path()).ask("winning", PREDICTED).heap > 200);
+        assert!(Learned::open(dir.path()).ask("winning", PREDICTED, u64::MAX).heap > 200);
     }
 
     #[test]
@@ -134,11 +153,11 @@ mod tests {
         let learned = Learned::open(dir.path());
         learned.measure("winning", PREDICTED, 50);
         learned.measure("winning", PREDICTED, 500);
-        assert_eq!(Learned::open(dir.path()).ask("winning", PREDICTED).heap, 506);
+        assert_eq!(Learned::open(dir.path()).ask("winning", PREDICTED, u64::MAX).heap, 506);
         let file = dir.path().join(FILE);
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, text.replace(env!("CARGO_PKG_VERSION"), "0.0.0")).unwrap();
-        assert_eq!(Learned::open(dir.path()).ask("winning", PREDICTED).heap, 130);
+        assert_eq!(Learned::open(dir.path()).ask("winning", PREDICTED, u64::MAX).heap, 130);
     }
 
     #[test]
@@ -147,7 +166,7 @@ mod tests {
         let learned = Learned::open(dir.path());
         (0..MOST + 3).for_each(|i| learned.measure(&i.to_string(), PREDICTED, 50));
         assert_eq!(learned.trusts.lock().len(), MOST);
-        assert_eq!(learned.ask(&(MOST - 1).to_string(), PREDICTED).heap, 60);
-        assert_eq!(learned.ask(&MOST.to_string(), PREDICTED).heap, 130);
+        assert_eq!(learned.ask(&(MOST - 1).to_string(), PREDICTED, u64::MAX).heap, 60);
+        assert_eq!(learned.ask(&MOST.to_string(), PREDICTED, u64::MAX).heap, 130);
     }
 }

@@ -518,7 +518,7 @@ impl Shared {
             |what: String, needs, has| Err(SubmitError::NeverFits { what, needs, has, total });
         let possible = self.state.lock().possible.unwrap_or(u64::MAX);
         let has = (total - self.body_share).min(possible);
-        let needs = self.learned.ask(&work.path(), predicted).total();
+        let needs = self.learned.ask(&work.path(), predicted, has).total();
         if needs > has {
             return never(format!("a {} partition", work.name()), needs, has);
         }

@@ -30,8 +30,9 @@ impl Plant for Shared {
         into.waiting = unfinished.saturating_sub(state.running.len()) as u32;
         let smallest = if into.waiting > 0 { state.smallest_waiting() } else { None };
         drop(state);
-        into.smallest_waiting =
-            smallest.map_or(0, |(path, predicted)| self.learned.ask(&path, predicted).total());
+        let most = self.budget.usage().total;
+        into.smallest_waiting = smallest
+            .map_or(0, |(path, predicted)| self.learned.ask(&path, predicted, most).total());
         into.idle_bytes = pool.idle;
         into.idle_chunks = self.pool.chunks(pool.idle);
         self.prover.params.report(into);
@@ -86,7 +87,7 @@ impl Shared {
         let ids: Vec<_> = state.jobs.keys().cloned().collect();
         for id in ids {
             let Some(job) = state.jobs.get_mut(&id).filter(|job| !job.is_busy()) else { continue };
-            let needs = self.learned.ask(&job.work.path(), job.predicted).total();
+            let needs = self.learned.ask(&job.work.path(), job.predicted, possible).total();
             if needs > possible {
                 let what = format!("a {} partition", job.work.name());
                 job.failure = Some(WorkError::NeverFits { what, needs, possible }.to_string());

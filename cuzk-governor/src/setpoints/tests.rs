@@ -53,7 +53,7 @@ fn a_bad_value_is_named_with_what_was_expected() {
         (
             "LIMIT",
             "much",
-            r#"CUZK_GOV_LIMIT="much" cannot be read: expected bytes such as 2GiB, or none"#,
+            r#"CUZK_GOV_LIMIT="much" cannot be read: expected at least 64MiB, such as 2GiB, or none"#,
         ),
         (
             "CLIMB_GAIN",
