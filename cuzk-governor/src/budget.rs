@@ -270,6 +270,12 @@ impl MemoryBudget {
         lock(&self.inner.ledger).usage
     }
 
+    /// Bytes that are reserved on a line.
+    pub fn reserved(&self, label: &str) -> u64 {
+        let ledger = lock(&self.inner.ledger);
+        ledger.lines.iter().find(|line| line.label == label).map_or(0, |line| line.reserved)
+    }
+
     /// The lines, all of one instant, into `into`, which is cleared first.
     pub fn lines(&self, into: &mut Vec<Line>) {
         into.clear();

@@ -20,7 +20,7 @@ use super::job::{Part, Past};
 use super::running::{shed_class, Running};
 use super::turnstile::{Presence, StopFlag};
 use super::work::{Admitted, Work, WorkError};
-use super::{EngineError, JobId, Shared, State};
+use super::{EngineError, JobId, Shared, State, REQUESTS};
 use crate::device::Interrupted;
 use crate::memory::Account;
 use crate::pipeline::{Footprint, StageTimes};
@@ -58,9 +58,9 @@ struct Lane {
 
 /// A partition that was taken from its job.
 #[derive(Clone)]
-struct Taken {
-    job: JobId,
-    partition: usize,
+pub(super) struct Taken {
+    pub job: JobId,
+    pub partition: usize,
     work: Arc<dyn Work>,
     predicted: Footprint,
     past: Past,
@@ -68,8 +68,16 @@ struct Taken {
     stop: StopFlag,
 }
 
+/// A run of a partition that is over.
+pub(super) struct Ran {
+    pub id: u64,
+    /// On opening parameters, and in stages.
+    pub spent: Option<(Duration, StageTimes)>,
+}
+
 /// What a partition was admitted with.
 struct Memory {
+    asked: Footprint,
     buffers: Reservation,
     heap: Reservation,
 }
@@ -82,7 +90,7 @@ impl Lane {
             self.shared.state.lock().admitting[self.priority as usize] = false;
             match admitted {
                 Ok(running) => self.start(taken, presence, running),
-                Err(why) => self.shared.returned(&taken.job, taken.partition, Err(why), None),
+                Err(why) => self.shared.returned(&taken, Err(why), None),
             }
         }
     }
@@ -120,9 +128,7 @@ impl Lane {
 
     /// Reserves a partition's memory and enters it among those that run.
     fn admit(&self, taken: &Taken) -> Result<(Arc<Running>, Reservation), WorkError> {
-        let most = self.shared.budget.usage().total;
-        let asked = self.shared.learned.ask(&taken.work.path(), taken.predicted, most);
-        let Memory { buffers, heap } = self.reserve(taken, asked)?;
+        let Memory { asked, buffers, heap } = self.reserve(taken)?;
         let mut state = self.shared.state.lock();
         if taken.stop.is_raised() {
             return Err(Interrupted.into());
@@ -150,41 +156,47 @@ impl Lane {
     }
 
     /// Takes the memory; idle chunks and less urgent partitions make room if they must.
-    fn reserve(&self, taken: &Taken, asked: Footprint) -> Result<Memory, WorkError> {
+    fn reserve(&self, taken: &Taken) -> Result<Memory, WorkError> {
         let shared = &self.shared;
-        let ask = Ask::new("partition", asked.total()).at(urgency(self.priority));
+        let (path, what) = (taken.work.path(), format!("a {} partition", taken.work.name()));
         let cancelled = || taken.stop.is_raised();
         let look_again = match self.priority {
             Priority::Critical => LOOK_AGAIN_CRITICAL,
             _ => LOOK_AGAIN,
         };
         let mut nothing_ran_since = Instant::now();
-        let mut got = shared.budget.try_reserve(ask);
-        while let Err(why) = got {
+        let mut deadline = nothing_ran_since; // at once, the first time
+        loop {
+            let state = shared.state.lock();
+            let possible = state.possible;
+            if !state.running.is_empty() {
+                nothing_ran_since = Instant::now();
+            }
+            drop(state);
+            let asked = shared.ask(&path, taken.predicted, possible);
+            let needs = asked.total();
+            if let Some(possible) = possible.filter(|&possible| needs > possible) {
+                return Err(WorkError::NeverFits { what, needs, possible });
+            }
+            let ask = Ask::new("partition", needs).at(urgency(self.priority));
+            let why = match shared.budget.reserve_unless(ask, deadline, &cancelled) {
+                Ok(mut heap) => {
+                    let buffers = heap.split(asked.buffers).ok_or(Interrupted)?;
+                    return Ok(Memory { asked, buffers, heap });
+                }
+                Err(why) => why,
+            };
             if cancelled() {
                 return Err(Interrupted.into());
             }
             if matches!(why, ReserveError::NeverFits { .. } | ReserveError::Closed)
                 || nothing_ran_since.elapsed() >= MEMORY_DEADLINE
             {
-                let what = format!("a {} partition", taken.work.name());
-                return Err(WorkError::Memory { what, needs: ask.bytes, why });
+                return Err(WorkError::Memory { what, needs, why });
             }
-            let state = shared.state.lock();
-            if let Some(possible) = state.possible.filter(|&possible| ask.bytes > possible) {
-                let what = format!("a {} partition", taken.work.name());
-                return Err(WorkError::NeverFits { what, needs: ask.bytes, possible });
-            }
-            if !state.running.is_empty() {
-                nothing_ran_since = Instant::now();
-            }
-            drop(state);
-            shared.make_room(self.priority, ask.bytes);
-            got = shared.budget.reserve_unless(ask, Instant::now() + look_again, &cancelled);
+            shared.make_room(self.priority, needs);
+            deadline = Instant::now() + look_again;
         }
-        let mut heap = got.map_err(|_| Interrupted)?;
-        let buffers = heap.split(asked.buffers).ok_or(Interrupted)?;
-        Ok(Memory { buffers, heap })
     }
 
     /// Hands a partition to a thread of its own.
@@ -194,15 +206,14 @@ impl Lane {
         presence: Presence,
         (running, buffers): (Arc<Running>, Reservation),
     ) {
-        let shared = Arc::clone(&self.shared);
-        let (job, partition) = (taken.job.clone(), taken.partition);
+        let (shared, again) = (Arc::clone(&self.shared), taken.clone());
         let id = running.id;
         let thread = thread::Builder::new()
             .name(format!("partition-{id}"))
             .spawn(move || run(&shared, &taken, presence, running, buffers));
         if let Err(why) = thread {
-            self.shared.state.lock().running.retain(|other| other.id != id);
-            self.shared.returned(&job, partition, Err(WorkError::Thread(why)), None);
+            let ran = Ran { id, spent: None };
+            self.shared.returned(&again, Err(WorkError::Thread(why)), Some(ran));
         }
     }
 }
@@ -241,24 +252,30 @@ fn run(
     Account::charge_thread(None);
     let spent = (admitted.srs_load, admitted.times);
     drop(admitted);
-    give_back(shared, taken, &running, result.is_ok());
-    let id = running.id;
-    shared.state.lock().running.retain(|other| other.id != id);
-    drop(running); // the last to hold the heap's reservation, but for a look in passing
-    shared.returned(&taken.job, taken.partition, result, Some(spent));
+    give_back(shared, taken, &running, &result);
+    shared.returned(taken, result, Some(Ran { id: running.id, spent: Some(spent) }));
 }
 
 /// Has a partition's memory leave the process, so that its reservation can end.
-fn give_back(shared: &Shared, taken: &Taken, running: &Running, finished: bool) {
+fn give_back(
+    shared: &Shared,
+    taken: &Taken,
+    running: &Running,
+    result: &Result<Vec<u8>, WorkError>,
+) {
     let (path, peak) = (taken.work.path(), running.account.peak());
-    if finished {
-        shared.learned.measure(&path, taken.predicted, peak);
-    } else {
+    match result {
+        Ok(_) => shared.learned.measure(&path, taken.predicted, peak),
         // One that outgrew what it was admitted with asks for more the next time: else it would be
         // shed again.
-        if peak > shared.learned.ask(&path, taken.predicted, u64::MAX).heap {
+        Err(WorkError::Interrupted(_))
+            if peak > shared.learned.ask(&path, taken.predicted, u64::MAX).heap =>
+        {
             shared.learned.measure(&path, taken.predicted, peak + peak / 8);
         }
+        Err(_) => {}
+    }
+    if result.is_err() {
         // Shed or failed: what it used is not for the next one to reuse.
         shared.pool.release_idle(running.asked);
     }
@@ -292,6 +309,13 @@ impl State {
 }
 
 impl Shared {
+    /// What to reserve for a partition: what requests hold is not to be had, its own job's among them.
+    pub(super) fn ask(&self, path: &str, predicted: Footprint, possible: Option<u64>) -> Footprint {
+        let requests = self.budget.reserved(REQUESTS);
+        let most = self.budget.usage().total.saturating_sub(requests);
+        self.learned.ask(path, predicted, most.min(possible.unwrap_or(u64::MAX)))
+    }
+
     /// Has idle chunks and less urgent partitions give back what is missing for `bytes`.
     fn make_room(&self, priority: Priority, bytes: u64) {
         let usage = self.budget.usage();

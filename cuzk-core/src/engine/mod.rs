@@ -47,10 +47,11 @@ pub use work::{Admitted, Work, WorkError};
 
 use crate::memory::{best_provider, PinnedPool};
 use crate::params::{Params, ParamsError};
-use crate::pipeline::{Footprint, StageTimes};
+use crate::pipeline::Footprint;
 use crate::proof::{CircuitId, Priority, ProofKind, ProofRequest};
 use circuits::OpenCircuits;
 use job::{Job, Part, Past, Waiter};
+use lane::{Ran, Taken};
 use learned::Learned;
 use prover::{Prover, Proving};
 use running::Running;
@@ -62,6 +63,9 @@ const CHUNK_BYTES: usize = 4 << 20;
 
 /// So small a part of the memory for request bodies is kept for critical ones.
 const KEPT_FOR_CRITICAL: u64 = 8;
+
+/// The ledger's line of what requests hold.
+const REQUESTS: &str = "request";
 
 /// How long a governor may take to end.
 const LAST_ORDERS: Duration = Duration::from_secs(2);
@@ -578,7 +582,7 @@ impl Shared {
             return full("the memory for waiting requests", format!("{share} bytes"));
         }
         // It has been received, so it is there, however full of partitions the memory may be.
-        let body = self.budget.enter("request", bytes);
+        let body = self.budget.enter(REQUESTS, bytes);
         state.body_bytes += bytes;
         state.next_place += 1;
         Ok(Job {
@@ -646,17 +650,17 @@ impl Shared {
     }
 
     /// Takes a partition back from the one who ran it, or who could not.
-    fn returned(
-        &self,
-        job_id: &JobId,
-        partition: usize,
-        result: Result<Vec<u8>, WorkError>,
-        spent: Option<(Duration, StageTimes)>,
-    ) {
+    fn returned(&self, taken: &Taken, result: Result<Vec<u8>, WorkError>, ran: Option<Ran>) {
+        let (job_id, partition) = (&taken.job, taken.partition);
         let mut state = self.state.lock();
+        if let Some(ran) = &ran {
+            // With the part's return, under one lock: a lane that looks in between would give its place
+            // to a younger job.
+            state.running.retain(|running| running.id != ran.id);
+        }
         let done = result.is_ok();
         let Some(job) = state.jobs.get_mut(job_id) else { return };
-        if let Some((srs_load, times)) = spent {
+        if let Some((srs_load, times)) = ran.and_then(|ran| ran.spent) {
             job.timings.srs_load += srs_load;
             job.timings.add(times);
         }

@@ -30,9 +30,8 @@ impl Plant for Shared {
         into.waiting = unfinished.saturating_sub(state.running.len()) as u32;
         let smallest = if into.waiting > 0 { state.smallest_waiting() } else { None };
         drop(state);
-        let most = self.budget.usage().total;
-        into.smallest_waiting = smallest
-            .map_or(0, |(path, predicted)| self.learned.ask(&path, predicted, most).total());
+        into.smallest_waiting =
+            smallest.map_or(0, |(path, predicted)| self.ask(&path, predicted, None).total());
         into.idle_bytes = pool.idle;
         into.idle_chunks = self.pool.chunks(pool.idle);
         self.prover.params.report(into);
@@ -87,7 +86,7 @@ impl Shared {
         let ids: Vec<_> = state.jobs.keys().cloned().collect();
         for id in ids {
             let Some(job) = state.jobs.get_mut(&id).filter(|job| !job.is_busy()) else { continue };
-            let needs = self.learned.ask(&job.work.path(), job.predicted, possible).total();
+            let needs = self.ask(&job.work.path(), job.predicted, Some(possible)).total();
             if needs > possible {
                 let what = format!("a {} partition", job.work.name());
                 job.failure = Some(WorkError::NeverFits { what, needs, possible }.to_string());

@@ -283,3 +283,91 @@ fn a_partition_is_spared_outside_emergencies_once_it_was_shed_twice() {
     assert_eq!(class(Priority::High, 0), Shed::InEmergency);
     assert_eq!(class(Priority::Critical, 0), Shed::Never);
 }
+
+#[test]
+fn a_partition_that_was_once_larger_than_the_memory_there_is_still_runs_alone() {
+    let scene = Scene::with_memory(1, 16 << 20);
+    let shared = &scene.engine.shared;
+    let predicted = Footprint { buffers: CHUNK_BYTES as u64, heap: 1 << 20 };
+    shared.learned.measure("told", predicted, 1 << 40);
+    let job = scene.submit("alone", Priority::Normal, takes(1));
+    assert_eq!(scene.result(&job), JobResult::Completed(vec![]));
+}
+
+#[test]
+fn a_partition_asks_for_less_once_there_is_less_to_be_had() {
+    let scene = Scene::with_memory(1, 64 << 20);
+    let shared = &scene.engine.shared;
+    let predicted = Footprint { buffers: CHUNK_BYTES as u64, heap: 1 << 20 };
+    shared.learned.measure("told", predicted, 1 << 40);
+    let all = shared.budget.try_reserve(Ask::new("others", 60 << 20)).unwrap();
+    let job = scene.submit("alone", Priority::Critical, takes(1));
+    until("it waits for memory", || shared.budget.usage().waiting > 0);
+    shared.budget.set_total(16 << 20);
+    drop(all);
+    assert_eq!(scene.result(&job), JobResult::Completed(vec![]));
+}
+
+#[test]
+fn a_failed_partition_teaches_nothing_about_its_footprint() {
+    let scene = Scene::new(1);
+    let shared = &scene.engine.shared;
+    let predicted = Footprint { buffers: CHUNK_BYTES as u64, heap: 1 << 20 };
+    let before = shared.learned.ask("told", predicted, u64::MAX);
+    let job = scene.submit("bad", Priority::Normal, |admitted| {
+        admitted.running.account.enter(1 << 30);
+        Err(WorkError::Panicked("too much".into()))
+    });
+    assert!(matches!(scene.result(&job), JobResult::Failed(_)));
+    assert_eq!(shared.learned.ask("told", predicted, u64::MAX), before);
+}
+
+#[test]
+fn a_shed_partition_keeps_its_place_however_often_lanes_look() {
+    let scene = Scene::new(1);
+    let shared = &scene.engine.shared;
+    let (goes_on, overtaken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let first = {
+        let goes_on = Arc::clone(&goes_on);
+        scene.submit("first", Priority::Normal, move |admitted| {
+            while !goes_on.load(Ordering::Relaxed) {
+                admitted.host().check()?;
+                thread::yield_now();
+            }
+            Ok(vec![])
+        })
+    };
+    until("the first one runs", || !scene.engine.status().running.is_empty());
+    let second = {
+        let (goes_on, overtaken) = (Arc::clone(&goes_on), Arc::clone(&overtaken));
+        scene.submit("second", Priority::Normal, move |_| {
+            overtaken.fetch_or(!goes_on.load(Ordering::Relaxed), Ordering::Relaxed);
+            Ok(vec![])
+        })
+    };
+    let (done, looks) = (Arc::new(AtomicBool::new(false)), Arc::clone(shared));
+    let noisy = {
+        let done = Arc::clone(&done);
+        thread::spawn(move || {
+            while !done.load(Ordering::Relaxed) {
+                looks.changed.notify_all();
+            }
+        })
+    };
+    for sheds in 1..=300 {
+        until("one runs", || !shared.state.lock().running.is_empty());
+        let id = shared.state.lock().running.first().map(|running| running.id);
+        shared.apply(Action::Shed(id.unwrap_or_default()));
+        until("it was shed", || shared.state.lock().sheds >= sheds);
+        if overtaken.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    goes_on.store(true, Ordering::Relaxed);
+    for job in [first, second] {
+        assert_eq!(scene.result(&job), JobResult::Completed(vec![]));
+    }
+    done.store(true, Ordering::Relaxed);
+    noisy.join().unwrap();
+    assert!(!overtaken.load(Ordering::Relaxed));
+}

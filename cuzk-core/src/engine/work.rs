@@ -206,8 +206,10 @@ impl Admitted<'_> {
         self.times.add(times);
     }
 
-    /// Enters time spent on opening parameters.
+    /// Enters time spent on opening parameters. What that took of the heap tells nothing about the
+    /// next partition, which finds them open.
     pub fn spent_opening(&mut self, time: Duration) {
         self.srs_load += time;
+        self.running.account.restart_peak();
     }
 }

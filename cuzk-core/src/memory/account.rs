@@ -49,7 +49,12 @@ impl Account {
         self.peak.load(Ordering::Relaxed).max(0) as u64
     }
 
-    fn enter(&self, bytes: i64) {
+    /// Has the peak count from now on.
+    pub fn restart_peak(&self) {
+        self.peak.store(self.held.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    pub(crate) fn enter(&self, bytes: i64) {
         let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.peak.fetch_max(held, Ordering::Relaxed);
     }
@@ -141,6 +146,8 @@ mod tests {
             Accounting.dealloc(address, layout);
         }
         assert_eq!((account.held(), account.peak()), (0, 1 << 20));
+        account.restart_peak();
+        assert_eq!((account.held(), account.peak()), (0, 0));
         Account::charge_thread(None);
         assert_eq!(Arc::strong_count(&account), 1);
     }
