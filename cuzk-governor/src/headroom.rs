@@ -12,6 +12,10 @@
 //!              errors, h = reaction / tick; fading from start·limit in the warm-up;
 //!              times 1 + stale ticks
 //! admissible = limit − residual − margin
+//! deficit    = reserved + residual + margin − limit, if that is positive
+//! growth     = unforetold bytes a second at the bound that is reached first: of the present tick,
+//!              halved from tick to tick, or if more the rise of the residual over the reaction,
+//!              each end the lesser of two ticks
 //! ```
 //!
 //! The bound with the least admissible is the one that counts. Source of the margin: until a
@@ -81,12 +85,13 @@ pub struct Headroom {
     pub margin: u64,
     /// The total the ledger may hold: limit − residual − margin.
     pub admissible: u64,
-    /// Promises and margin that do not fit: reserved − admissible, 0 when they fit.
+    /// Promises and margin that do not fit: reserved + residual + margin − limit, 0 when they fit.
     pub deficit: u64,
     /// Bytes a second of growth at the bound that it reaches first: what was not foretold, and
     /// what was if its promises do not fit.
     pub growth: u64,
-    /// Until that bound is reached at that growth; `None` while nothing grows.
+    /// Until that bound is reached at that growth, less the ticks for which the sensor has been
+    /// silent; `None` while nothing grows.
     pub time_to_limit: Option<Duration>,
     /// Per cent of the time since the previous sample in which some task stalled for memory.
     pub stalled: f32,
@@ -143,6 +148,9 @@ struct Watch {
     last: Option<Reading>,
     residuals: Recent,
     limits: Recent,
+    /// The least residual of every tick that is over, and of the one that is not.
+    lows: Recent,
+    open_low: u64,
     /// The largest limit there was.
     largest: u64,
     errors: Errors,
@@ -195,10 +203,11 @@ impl Forecaster {
         let foretold_rate = if fresh { self.learn(sample, ledger, set) } else { 0.0 };
         let (bound, view) = self.tightest(ledger, set, stale_ticks);
         let promised = ledger.reserved.saturating_sub(ledger.resident);
-        let (time_to_limit, growth) = self.race(ledger, set, foretold_rate);
+        let silence = set.tick * stale_ticks;
+        let (time_to_limit, growth) = self.race(ledger, set, foretold_rate, silence);
         self.headroom = Headroom {
             sequence: sample.sequence,
-            at: sample.at + set.tick * stale_ticks,
+            at: sample.at + silence,
             stale_ticks,
             bound,
             limit: view.limit,
@@ -209,7 +218,7 @@ impl Forecaster {
             residual: view.residual,
             margin: view.margin,
             admissible: view.admissible,
-            deficit: ledger.reserved.saturating_sub(view.admissible),
+            deficit: view.lacks(ledger.reserved),
             growth,
             time_to_limit,
             stalled: self.headroom.stalled,
@@ -267,17 +276,25 @@ impl Forecaster {
     }
 
     /// Which bound is reached first, when, and how fast.
-    fn race(&self, ledger: &Usage, set: &Setpoints, foretold_rate: f64) -> (Option<Duration>, u64) {
+    fn race(
+        &self,
+        ledger: &Usage,
+        set: &Setpoints,
+        foretold_rate: f64,
+        silence: Duration,
+    ) -> (Option<Duration>, u64) {
         let promised = ledger.reserved.saturating_sub(ledger.resident);
         let mut first = (None, 0);
         for watch in &self.watches {
             let Some(view) = watch.view(ledger, set, 0, 0) else { continue };
             let foretold = if promised > view.usable { foretold_rate } else { 0.0 };
-            let growth = watch.growth.max(watch.smooth_growth) + foretold;
+            let unforetold = watch.growth.max(watch.smooth_growth).max(watch.trend(set));
+            let growth = unforetold + foretold;
             if growth < 1.0 {
                 continue;
             }
-            let left = Duration::from_secs_f64((view.usable as f64 / growth).min(1e9));
+            let left = Duration::from_secs_f64((view.usable as f64 / growth).min(1e9))
+                .saturating_sub(silence);
             if first.0.is_none_or(|shortest| left < shortest) {
                 first = (Some(left), growth as u64);
             }
@@ -327,6 +344,13 @@ fn read(sample: &Sample, set: &Setpoints, at: usize) -> Reading {
 impl View {
     /// Before anything was read nothing is admitted.
     const NOTHING: View = View { limit: 0, usable: 0, residual: 0, margin: 0, admissible: 0 };
+
+    /// What must be given back until promises and margin fit: more than is reserved where the rest
+    /// alone does not fit.
+    fn lacks(&self, reserved: u64) -> u64 {
+        let taken = reserved.saturating_add(self.residual).saturating_add(self.margin);
+        taken.saturating_sub(self.limit)
+    }
 }
 
 impl Watch {
@@ -335,6 +359,8 @@ impl Watch {
             last: None,
             residuals: Recent::default(),
             limits: Recent::default(),
+            lows: Recent::default(),
+            open_low: u64::MAX,
             largest: 0,
             errors: Errors::new(),
             open_error: 0,
@@ -346,7 +372,9 @@ impl Watch {
     }
 
     fn learn(&mut self, reading: Reading, step: Step) {
-        self.residuals.push(reading.unreclaimable.saturating_sub(step.resident));
+        let residual = reading.unreclaimable.saturating_sub(step.resident);
+        self.residuals.push(residual);
+        self.open_low = self.open_low.min(residual);
         self.limits.push(reading.limit.unwrap_or(u64::MAX));
         self.largest = self.largest.max(reading.limit.unwrap_or(0));
         if let Some(last) = self.last {
@@ -367,7 +395,17 @@ impl Watch {
 
     fn close_tick(&mut self) {
         self.errors.push(std::mem::take(&mut self.open_error));
+        self.lows.push(std::mem::replace(&mut self.open_low, u64::MAX));
         (self.open_growth, self.open_ticks) = (0, 0.0);
+    }
+
+    /// Bytes a second by which the residual rose over the reaction. What is forgotten and what is
+    /// reported late make it swing from tick to tick, so each end is the lesser of two ticks.
+    fn trend(&self, set: &Setpoints) -> f64 {
+        let ticks = set.reaction_ticks().min(Recent::MOST - 2);
+        let low = |ago| Some(self.lows.before(ago)?.min(self.lows.before(ago + 1)?));
+        let (Some(now), Some(then)) = (low(0), low(ticks)) else { return 0.0 };
+        now.saturating_sub(then) as f64 / (ticks as f64 * set.tick.as_secs_f64())
     }
 
     /// How much is left at this bound, so many bytes that the ledger gave up being there still; `None`
@@ -389,7 +427,7 @@ impl Watch {
 
     fn margin(&self, limit: u64, set: &Setpoints) -> u64 {
         let share = |share: f64| (share * limit as f64) as u64;
-        let later = (set.reaction.as_secs_f64() / set.tick.as_secs_f64()).ceil().max(1.0) - 1.0;
+        let later = set.reaction_ticks() as f64 - 1.0;
         let ordinary = self.errors.quantile(ORDINARY) as f64;
         let learned =
             self.errors.quantile(set.margin_quantile).saturating_add((later * ordinary) as u64);

@@ -334,6 +334,11 @@ const RULES: [Rule; 6] = [
 ];
 
 impl Setpoints {
+    /// Ticks that pass until a decision has given memory back, at least one.
+    pub(crate) fn reaction_ticks(&self) -> usize {
+        (self.reaction.as_secs_f64() / self.tick.as_secs_f64()).ceil().max(1.0) as usize
+    }
+
     /// Checks the knobs against each other.
     fn agree(&self) -> Result<(), SetpointError> {
         let Some((_, one, other, rule)) = RULES.iter().find(|(holds, ..)| !holds(self)) else {

@@ -25,6 +25,11 @@ impl Recent {
         (0..n.min(self.filled)).map(back)
     }
 
+    /// The one before the last `n`, if it is kept.
+    pub(super) fn before(&self, n: usize) -> Option<u64> {
+        self.last(n + 1).nth(n)
+    }
+
     /// The greatest of the last `n`; 0 of none.
     pub(super) fn max(&self, n: usize) -> u64 {
         self.last(n).max().unwrap_or(0)
@@ -90,6 +95,8 @@ mod tests {
         }
         assert_eq!((recent.max(3), recent.min(3)), (20, 18));
         assert_eq!(recent.min(99), 5, "sixteen are kept");
+        assert_eq!((recent.before(0), recent.before(15)), (Some(20), Some(5)));
+        assert_eq!(recent.before(16), None);
     }
 
     #[test]

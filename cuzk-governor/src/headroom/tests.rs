@@ -152,14 +152,14 @@ fn one_jump_is_covered_once_and_a_steady_leak_for_the_whole_reaction() {
 fn what_the_ledger_foretold_is_no_error_and_a_late_fall_neither() {
     let set = bare();
     let mut forecaster = Forecaster::new();
-    let mut last = Headroom::default();
-    let steps = [(10, 10), (40, 40), (40, 20), (20, 20), (50, 50)];
+    let same = [(10, 10); 5];
+    let steps = same.into_iter().chain([(40, 40), (40, 20), (20, 20), (50, 50)]);
     for (at, (usage, resident)) in (1..).zip(steps) {
         let ledger = ledger(60 * GIB, resident * GIB);
-        last = forecaster.observe(&sample(at, usage * GIB), &ledger, &set);
+        let headroom = forecaster.observe(&sample(at, usage * GIB), &ledger, &set);
+        assert_eq!(headroom.margin, SMALLEST_MARGIN);
+        assert_eq!((headroom.growth, headroom.time_to_limit), (0, None), "tick {at}");
     }
-    assert_eq!(last.margin, SMALLEST_MARGIN);
-    assert_eq!((last.growth, last.time_to_limit), (0, None));
 }
 
 #[test]
@@ -247,6 +247,42 @@ fn time_to_limit_counts_unforetold_growth_and_promises_that_do_not_fit() {
     };
     assert_eq!(foretold(100 * GIB).time_to_limit, None);
     assert_eq!(foretold(120 * GIB).time_to_limit, Some(Duration::from_secs(4)));
+}
+
+#[test]
+fn silence_brings_the_limit_nearer() {
+    let mut forecaster = Forecaster::new();
+    forecaster.observe(&sample(1, 10 * GIB), &ledger(0, 0), &bare());
+    let last = sample(2, 20 * GIB);
+    let left = [8, 7, 6].map(|seconds| Some(Duration::from_secs(seconds)));
+    for left in left {
+        let headroom = forecaster.observe(&last, &ledger(0, 0), &bare());
+        assert_eq!(headroom.time_to_limit, left);
+    }
+}
+
+#[test]
+fn growth_that_comes_in_bursts_counts_over_the_reaction_and_a_spike_does_not() {
+    let set = Setpoints { reaction: Duration::from_secs(8), ..bare() };
+    let growth = |usage: fn(u64) -> u64, ticks| {
+        watch(&set, (0..ticks).map(|tick| usage(tick) * GIB)).growth / (GIB / 100)
+    };
+    let bursts = |tick| 16 * (tick / 8);
+    assert_eq!(growth(bursts, 32), 200, "none was in the last seven ticks");
+    let spike = |tick| if tick == 24 { 16 } else { 0 };
+    assert!(growth(spike, 32) < 13, "what smoothing leaves of it");
+}
+
+#[test]
+fn a_deficit_is_all_that_is_lacking_though_it_is_more_than_was_reserved() {
+    let set = bare();
+    let observe = |usage, reserved| {
+        Forecaster::new().observe(&sample(1, usage * GIB), &ledger(reserved * GIB, 0), &set)
+    };
+    let full = observe(110, 5);
+    assert_eq!((full.admissible, full.deficit), (0, 15 * GIB + SMALLEST_MARGIN));
+    assert_eq!(observe(90, 5).deficit, 0);
+    assert_eq!(observe(96, 5).deficit, GIB + SMALLEST_MARGIN);
 }
 
 #[test]

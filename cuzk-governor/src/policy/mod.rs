@@ -5,12 +5,15 @@
 //!
 //! While promises and margin fit, it grows, slowly, and gives up what costs next to nothing if
 //! growth would soon make them not fit. When they do not, it holds, and goes down the ladder
-//! (`RUNGS`), one rung a tick, each but a purge only on a fresh sample: what a step will give back
-//! is credited for the reaction time, so that nothing is done twice for the same bytes, and a rung
-//! that was used rests as long. Work is thrown away only when the promises do not fit even
-//! without the margin, and that for a reaction time. Only in an emergency does it take as many
-//! rungs at once as are needed: if the limit is nearer than the reaction time, if it was cut below
-//! what is promised, or if all have long stood still for want of memory.
+//! (`RUNGS`), one rung a tick: what a step will give back is credited for the reaction time, so that
+//! nothing is done twice for the same bytes, and a rung that was used rests as long. Work is thrown
+//! away only when the promises do not fit even without the margin, and that for a reaction time.
+//! Only in an emergency does it take as many rungs at once as are needed: if the limit is nearer
+//! than the reaction time, if it was cut below what is promised, or if all have long stood still
+//! for want of memory.
+//!
+//! While no sample is fresh, nobody sees what a step gives back: only a purge is ordered then, or,
+//! if at the last known growth the limit is nearer than the reaction time, all that costs no work.
 
 use std::time::Duration;
 
@@ -59,6 +62,11 @@ trait Rung: Sync {
 
     /// Whether it costs so little that it is done before memory is short.
     fn is_cheap(&self) -> bool {
+        false
+    }
+
+    /// Whether it throws work away.
+    fn is_waste(&self) -> bool {
         false
     }
 
@@ -294,6 +302,8 @@ struct Situation<'a> {
     need: u64,
     /// Bytes that will be gone by the time that they are back.
     coming: u64,
+    /// Whether the limit is nearer than the reaction time.
+    near: bool,
     emergency: bool,
     /// Whether nobody has got on for long.
     stuck: bool,
@@ -367,9 +377,14 @@ fn assess<'a>(
     let stuck = headroom.stalled > CHOKED && short_for(set.refuse_after);
     let emergency = hasty || stuck;
     // What is given back now helps a reaction time later; by then so much more is gone.
-    let coming = (headroom.growth as f64 * set.reaction.as_secs_f64()) as u64;
-    let wanted =
-        if emergency || headroom.deficit > 0 { headroom.deficit.saturating_add(coming) } else { 0 };
+    let silence = set.tick * headroom.stale_ticks;
+    let coming = (headroom.growth as f64 * (set.reaction + silence).as_secs_f64()) as u64;
+    // The margin of a silent sensor is no measure of what is missing.
+    let lacking = match headroom.stale_ticks {
+        0 => headroom.deficit.saturating_add(coming),
+        _ => headroom.promised.saturating_add(coming).saturating_sub(headroom.usable),
+    };
+    let wanted = if emergency || headroom.deficit > 0 { lacking } else { 0 };
     // Where all tasks stall, others take what comes back as it comes: growth looks slower than the
     // hunger behind it, and nothing that is on its way can be counted on.
     let credit = match (hasty, headroom.stalled > CHOKED) {
@@ -382,7 +397,7 @@ fn assess<'a>(
     if stuck {
         state.short_since = Some(headroom.at);
     }
-    Situation { headroom, workload, set, need, coming, emergency, stuck, short }
+    Situation { headroom, workload, set, need, coming, near, emergency, stuck, short }
 }
 
 /// What the smallest partition lacks while nothing runs at all: progress is never zero if
@@ -412,7 +427,8 @@ fn possible(headroom: &Headroom, workload: &Workload) -> u64 {
 fn retreat(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Action>) {
     let Headroom { at, stale_ticks, .. } = *now.headroom;
     let paused = state.stepped_at.is_some_and(|when| at < when + now.set.retreat_cooldown);
-    if stale_ticks > 0 {
+    let blind = stale_ticks > 0;
+    if blind && !now.near {
         ease(state, now, actions);
         return;
     }
@@ -421,7 +437,7 @@ fn retreat(state: &mut State, now: &Situation<'_>, actions: &mut Vec<Action>) {
     }
     let mut given = 0;
     for (at_rung, rung) in RUNGS.iter().enumerate() {
-        if at < state.rests[at_rung] && !now.emergency {
+        if at < state.rests[at_rung] && !now.emergency || blind && rung.is_waste() {
             continue;
         }
         while let Some(step) = rung.offer(state, &Situation { need: now.need - given, ..*now }) {

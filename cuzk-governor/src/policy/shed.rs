@@ -24,6 +24,10 @@ impl Rung for ShedOne {
         }
         Some(Step { action: Action::Shed(victim.id), frees: freed(victim) })
     }
+
+    fn is_waste(&self) -> bool {
+        true
+    }
 }
 
 /// Whether it cannot go on: what it still needs is not there and will not be.

@@ -354,12 +354,36 @@ fn cache_is_dropped_where_all_stall_and_nothing_finishes_although_there_is_room(
 fn while_no_sample_is_fresh_only_the_allocator_is_purged_and_nothing_starts() {
     let mut run = Run::new();
     let workload = Workload { running: busy().running[..3].to_vec(), ..idle_everywhere() };
-    let stale = Headroom { stale_ticks: 1, ..emergency(1, 9) };
-    assert_eq!(run.tick(stale, &workload), [Action::PurgeAllocator]);
+    let stale = |at| Headroom { stale_ticks: at as u32, ..short_of(at, 9) };
+    assert_eq!(run.tick(stale(1), &workload), [Action::PurgeAllocator]);
     assert_eq!(run.concurrency, 3);
-    let stale = Headroom { stale_ticks: 2, at: seconds(2), ..stale };
-    assert_eq!(run.tick(stale, &workload), [], "not twice within a reaction time");
-    assert_ne!(run.tick(emergency(3, 9), &workload), []);
+    assert_eq!(run.tick(stale(2), &workload), [], "not twice within a reaction time");
+    assert_eq!(run.tick(short_of(3, 9), &workload), [Action::FreeIdleChunks(GIB)]);
+}
+
+#[test]
+fn while_no_sample_is_fresh_and_the_limit_is_near_all_is_given_back_that_costs_no_work() {
+    // 20 GiB a second are 80 within the reaction and a second of silence, and 40 are there.
+    let stale = |left| Headroom {
+        stale_ticks: 1,
+        growth: 20 * GIB,
+        time_to_limit: Some(seconds(left)),
+        ..roomy(2)
+    };
+    let workload = Workload { idle_bytes: 30 * GIB, idle_circuits: 50 * GIB, ..busy() };
+    let given = [
+        Action::FreeIdleChunks(30 * GIB),
+        Action::PurgeAllocator,
+        // A quarter of what was freed counts so near the limit.
+        Action::EvictCircuits(65 * GIB / 2),
+    ];
+    assert_eq!(Run::new().tick(stale(2), &workload), given);
+    assert_eq!(Run::new().tick(stale(3), &workload), [Action::PurgeAllocator], "not so near");
+    assert_eq!(
+        Run::new().tick(stale(0), &busy()),
+        [Action::PurgeAllocator],
+        "no partition is shed"
+    );
 }
 
 #[test]
@@ -650,7 +674,11 @@ proptest! {
                 !matches!(a, Action::Refuse { .. } | Action::Accept)
             });
             prop_assert!(emergency || steps.clone().count() <= 1, "{:?}", actions);
-            let blind = |step: &Action| *step == Action::PurgeAllocator;
+            let near = headroom.time_to_limit.is_some_and(|left| left < run.set.reaction);
+            let blind = |step: &Action| match step {
+                Action::Shed(_) => false,
+                step => near || *step == Action::PurgeAllocator,
+            };
             prop_assert!(headroom.stale_ticks == 0 || steps.clone().all(blind), "{:?}", actions);
             let mut left = workload.running.len();
             for action in &actions {
