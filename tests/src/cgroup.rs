@@ -89,8 +89,9 @@ impl Cgroup {
     }
 
     /// Lowers its limit from one figure to another, by 8 MiB every 250 ms: in a plant's reaction time by less
-    /// than the margin, or no policy could help. v1 refuses what cannot be reclaimed down to, so there each
-    /// step is tried until it is taken. Ends early when `ends` says so; whether it came down.
+    /// than the margin, or no policy could help. v1 refuses what cannot be reclaimed down to and takes what
+    /// leaves not a page free, which is a kill at the next one and no lowered limit; so there each step waits
+    /// until it leaves another. Ends early when `ends` says so; whether it came down.
     pub fn lower(&self, from: u64, to: u64, mut ends: impl FnMut() -> bool) -> Result<bool> {
         const STEP: u64 = 8 << 20;
         let deadline = Instant::now() + Duration::from_secs(40);
@@ -100,7 +101,8 @@ impl Cgroup {
                 return Ok(false);
             }
             let next = to.max(limit.saturating_sub(STEP));
-            if self.limit(next).is_ok() {
+            let has_room = self.version == Version::V2 || self.usage()? + STEP <= next;
+            if has_room && self.limit(next).is_ok() {
                 limit = next;
                 thread::sleep(Duration::from_millis(250));
             } else {
