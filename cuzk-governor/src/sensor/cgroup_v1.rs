@@ -2,13 +2,14 @@
 //!
 //! Of `memory.stat` only the `total_…` figures include the cgroups below, as usage does. Reclaimable
 //! slab is not stated on v1 and so counts as usage. Limits on memory and swap together
-//! (`memory.memsw`) are a level of their own.
+//! (`memory.memsw`) are a level of their own. Where a file other than usage and limits is of no use,
+//! what it would have said is taken for the worse.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use super::counter::Watermark;
-use super::file::{tighter, KernelFile};
+use super::file::{tighter, Contents, KernelFile};
 use super::resolve::Root;
 use super::{Level, SensorError};
 
@@ -63,7 +64,7 @@ impl LevelV1 {
             path: Arc::clone(&self.path),
             limit: tighter(own, inherited),
             usage,
-            peak: self.peak(usage)?,
+            peak: self.peak(usage),
             reclaimable: reclaimable.min(usage),
         }))
     }
@@ -85,31 +86,36 @@ impl LevelV1 {
     }
 
     /// The maximum is never reset here, for others may be reading it.
-    fn peak(&mut self, usage: u64) -> Result<u64, SensorError> {
-        let Some(contents) = self.max_usage.read()? else { return Ok(usage) };
-        Ok(self.watermark.since_last(contents.number()?, usage))
+    fn peak(&mut self, usage: u64) -> u64 {
+        let peak = self.max_usage.read_optional(|contents| contents.number());
+        peak.map_or(usage, |peak| self.watermark.since_last(peak, usage))
     }
 
-    /// File pages, and the tightest limit up to the real root.
+    /// File pages, and the tightest limit up to the real root. At the topmost level that limit
+    /// counts, and so the file is read as one that holds a limit.
     fn stat(&mut self) -> Result<(u64, Option<u64>), SensorError> {
-        let Some(stat) = self.stat.read()? else { return Ok((0, None)) };
-        let file = stat
-            .required("total_inactive_file")?
-            .saturating_add(stat.required("total_active_file")?);
-        Ok((file, stat.field("hierarchical_memory_limit")))
+        let parse = |stat: &Contents<'_>| {
+            let file = stat
+                .required("total_inactive_file")?
+                .saturating_add(stat.required("total_active_file")?);
+            Ok((file, stat.field("hierarchical_memory_limit")))
+        };
+        let stat = match self.is_topmost {
+            true => self.stat.read()?.map(|stat| parse(&stat)).transpose()?,
+            false => self.stat.read_optional(parse),
+        };
+        Ok(stat.unwrap_or((0, None)))
     }
 
     /// How often this level's own limit was met.
-    pub(crate) fn hits(&mut self) -> Result<u64, SensorError> {
-        let Some(failures) = self.failures.read()? else { return Ok(0) };
-        failures.number()
+    pub(crate) fn hits(&mut self) -> Option<u64> {
+        self.failures.read_optional(|contents| contents.number())
     }
 }
 
 /// Whether what is charged to a cgroup below `folder` is charged to it, too. Kernels since 5.11
 /// know no other way.
-pub(crate) fn is_hierarchical(root: &Root, folder: &Path) -> Result<bool, SensorError> {
+pub(crate) fn is_hierarchical(root: &Root, folder: &Path) -> bool {
     let mut file = KernelFile::new(root.join(folder).join("memory.use_hierarchy"));
-    let contents = file.read()?;
-    Ok(contents.map(|contents| contents.number()).transpose()? != Some(0))
+    file.read_optional(|contents| contents.number()) != Some(0)
 }

@@ -2,13 +2,14 @@
 //!
 //! A level without `memory.current` (the machine's root, or one whose parent does not pass the
 //! memory controller on) limits nothing and is no level. Any other file may be missing on an older
-//! kernel; what it would have said is then taken for the worse.
+//! kernel; what it would have said is then taken for the worse. So it is where a file other than
+//! usage and limits is there and of no use.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use super::counter::Watermark;
-use super::file::{tighter, KernelFile};
+use super::file::{tighter, Contents, KernelFile};
 use super::resolve::Root;
 use super::{Level, SensorError};
 
@@ -48,8 +49,8 @@ impl LevelV2 {
             path: Arc::clone(&self.path),
             limit: self.limit()?,
             usage,
-            peak: self.peak(usage)?,
-            reclaimable: self.reclaimable()?.min(usage),
+            peak: self.peak(usage),
+            reclaimable: self.reclaimable().min(usage),
         }))
     }
 
@@ -64,23 +65,26 @@ impl LevelV2 {
         Ok(limit)
     }
 
-    fn peak(&mut self, usage: u64) -> Result<u64, SensorError> {
-        let Some(contents) = self.peak.read()? else { return Ok(usage) };
-        Ok(self.watermark.since_last(contents.number()?, usage))
+    fn peak(&mut self, usage: u64) -> u64 {
+        let peak = self.peak.read_optional(|contents| contents.number());
+        peak.map_or(usage, |peak| self.watermark.since_last(peak, usage))
     }
 
     /// File pages and half of the reclaimable slab: dentries and inodes in use stay, and how many
     /// of them are in use the kernel does not say. Not `file`, of which shmem is a part.
-    fn reclaimable(&mut self) -> Result<u64, SensorError> {
-        let Some(stat) = self.stat.read()? else { return Ok(0) };
-        let slab = stat.field("slab_reclaimable").unwrap_or(0);
-        let file = stat.required("inactive_file")?.saturating_add(stat.required("active_file")?);
-        Ok(file.saturating_add(slab / 2))
+    fn reclaimable(&mut self) -> u64 {
+        let stated = self.stat.read_optional(|stat| {
+            let slab = stat.field("slab_reclaimable").unwrap_or(0);
+            let file =
+                stat.required("inactive_file")?.saturating_add(stat.required("active_file")?);
+            Ok(file.saturating_add(slab / 2))
+        });
+        stated.unwrap_or(0)
     }
 
     /// How often this level's own limits were met: (max, high).
-    pub(crate) fn hits(&mut self) -> Result<(u64, u64), SensorError> {
-        let Some(events) = self.local_events.read()? else { return Ok((0, 0)) };
-        Ok((events.field("max").unwrap_or(0), events.field("high").unwrap_or(0)))
+    pub(crate) fn hits(&mut self) -> Option<(u64, u64)> {
+        let hits = |events: &Contents<'_>| Ok((events.required("max")?, events.required("high")?));
+        self.local_events.read_optional(hits)
     }
 }

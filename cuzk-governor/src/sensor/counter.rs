@@ -18,6 +18,11 @@ impl Counter {
     pub(crate) fn exchange_source(&mut self) {
         self.raw = None;
     }
+
+    /// Nothing is told for now: whoever takes that for zero sees no jump when it is told again.
+    pub(crate) fn fall_silent(&mut self) {
+        *self = Self { total: Some(0), raw: None };
+    }
 }
 
 /// What a watermark since the beginning tells about the time since the last sample.
@@ -55,6 +60,15 @@ mod tests {
         counter.advance(100);
         assert_eq!(counter.advance(2), 100);
         assert_eq!(counter.advance(5), 103);
+    }
+
+    #[test]
+    fn a_counter_begins_at_zero_after_a_silence() {
+        let mut counter = Counter::default();
+        counter.advance(100);
+        counter.fall_silent();
+        assert_eq!(counter.advance(9_000), 0);
+        assert_eq!(counter.advance(9_001), 1);
     }
 
     #[test]

@@ -2,7 +2,9 @@
 //!
 //! Assumes what kernfs and procfs promise: a `pread` at offset 0 makes the contents anew, and one
 //! that fills less than the buffer gave all of it. A file may vanish and come back (a cgroup is
-//! removed, PSI is switched off): that is an answer, `None`, said once each way, not an error.
+//! removed, PSI is switched off): that is an answer, `None`, said once each way, not an error. Whether a
+//! file that is there and cannot be read, or not understood, is one is for the caller to say: he reads
+//! a limit with [`KernelFile::read`], and what he can do without with [`KernelFile::read_optional`].
 
 use std::fs::File;
 use std::io;
@@ -22,17 +24,21 @@ pub(crate) struct KernelFile {
     seen: Seen,
 }
 
-/// So that a loss is said once, and a file that never was is not mourned.
-#[derive(Debug, PartialEq)]
+/// So that every change is said, once.
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Seen {
-    Never,
+    NotYet,
     Present,
+    /// It never was there.
+    Missing,
     Lost,
+    /// It is there and is no use.
+    Broken,
 }
 
 impl KernelFile {
     pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, file: None, buffer: vec![0; FIRST_BUFFER], seen: Seen::Never }
+        Self { path, file: None, buffer: vec![0; FIRST_BUFFER], seen: Seen::NotYet }
     }
 
     /// Whether the file was there once and is not now.
@@ -42,7 +48,32 @@ impl KernelFile {
 
     /// The contents now; `None` while there is no such file or the kernel does not support it.
     pub(crate) fn read(&mut self) -> Result<Option<Contents<'_>>, SensorError> {
-        Ok(self.load()?.map(|length| self.contents(length)))
+        let length = self.load()?;
+        self.note_presence(length.is_some());
+        Ok(length.map(|length| self.contents(length)))
+    }
+
+    /// What `parse` makes of the contents now, for a file that can be done without: whatever keeps
+    /// it from being read or understood, the answer is `None`, with a warning when that begins.
+    pub(crate) fn read_optional<T>(
+        &mut self,
+        parse: impl FnOnce(&Contents<'_>) -> Result<T, SensorError>,
+    ) -> Option<T> {
+        let parsed = self
+            .load()
+            .and_then(|length| length.map(|length| parse(&self.contents(length))).transpose());
+        match parsed {
+            Ok(parsed) => {
+                self.note_presence(parsed.is_some());
+                parsed
+            }
+            Err(error) => {
+                if std::mem::replace(&mut self.seen, Seen::Broken) != Seen::Broken {
+                    tracing::warn!(%error, "memory file of no use: going on without it");
+                }
+                None
+            }
+        }
     }
 
     /// Like [`Self::read`] for a file without which nothing can be said.
@@ -65,14 +96,8 @@ impl KernelFile {
             read = self.fill();
         }
         match read {
-            Ok(length) => {
-                self.note(Seen::Present);
-                Ok(Some(length))
-            }
-            Err(error) if is_absence(&error) => {
-                self.note(Seen::Lost);
-                Ok(None)
-            }
+            Ok(length) => Ok(Some(length)),
+            Err(error) if is_absence(&error) => Ok(None),
             Err(error) => Err(self.unreadable(error)),
         }
     }
@@ -99,17 +124,24 @@ impl KernelFile {
         Ok(length)
     }
 
-    fn note(&mut self, now: Seen) {
-        match (&self.seen, &now) {
-            (Seen::Present, Seen::Lost) => {
-                tracing::warn!(path = %self.path.display(), "memory file lost: going on without it");
+    fn note_presence(&mut self, is_there: bool) {
+        let path = self.path.display();
+        let now = match (self.seen, is_there) {
+            (Seen::NotYet | Seen::Present, true) => Seen::Present,
+            (_, true) => {
+                tracing::info!(%path, "memory file is back");
+                Seen::Present
             }
-            (Seen::Lost, Seen::Present) => {
-                tracing::info!(path = %self.path.display(), "memory file is back");
+            (Seen::NotYet, false) => {
+                tracing::info!(%path, "memory file missing: going on without it");
+                Seen::Missing
             }
-            (Seen::Never, Seen::Lost) => return,
-            _ => {}
-        }
+            (Seen::Present | Seen::Broken, false) => {
+                tracing::warn!(%path, "memory file lost: going on without it");
+                Seen::Lost
+            }
+            (absent, false) => absent,
+        };
         self.seen = now;
     }
 }
@@ -185,6 +217,8 @@ fn field(text: &[u8], key: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
 
     #[test]
@@ -235,5 +269,54 @@ mod tests {
         std::fs::write(&path, "6\n").unwrap();
         assert_eq!(file.read().unwrap().unwrap().number().unwrap(), 6);
         assert!(!file.is_lost());
+    }
+
+    /// The levels of what was logged.
+    #[derive(Clone, Default)]
+    struct Said(Arc<Mutex<Vec<tracing::Level>>>);
+
+    impl Said {
+        fn since_last(&self) -> Vec<tracing::Level> {
+            std::mem::take(&mut self.0.lock().unwrap())
+        }
+    }
+
+    impl tracing::Subscriber for Said {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+        fn event(&self, event: &tracing::Event<'_>) {
+            self.0.lock().unwrap().push(*event.metadata().level());
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[test]
+    fn every_change_of_an_optional_file_is_said_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("memory.peak");
+        let mut file = KernelFile::new(path.clone());
+        let said = Said::default();
+        let _guard = tracing::subscriber::set_default(said.clone());
+        let mut twice = || {
+            file.file = None;
+            file.read_optional(|contents| contents.number());
+            file.read_optional(|contents| contents.number())
+        };
+        assert_eq!((twice(), said.since_last()), (None, vec![tracing::Level::INFO]), "missing");
+        for (garbage, number) in [("", "5\n"), ("lots\n", "6\n")] {
+            std::fs::write(&path, garbage).unwrap();
+            assert_eq!((twice(), said.since_last()), (None, vec![tracing::Level::WARN]));
+            std::fs::write(&path, number).unwrap();
+            assert_eq!((twice().is_some(), said.since_last()), (true, vec![tracing::Level::INFO]));
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((twice(), said.since_last()), (None, vec![tracing::Level::WARN]), "lost");
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::file::KernelFile;
+use super::file::{Contents, KernelFile};
 use super::resolve::Root;
 use super::{Host, Level, SensorError};
 
@@ -33,8 +33,8 @@ impl HostFiles {
 
     /// The machine's memory, and under strict overcommit its limit on promises.
     pub(crate) fn read(&mut self) -> Result<(Host, Option<Level>), SensorError> {
-        let arc = self.reclaimable_arc();
-        let mode = self.overcommit.read()?.map(|mode| mode.number()).transpose()?;
+        let arc = self.arcstats.read_optional(reclaimable_arc).unwrap_or(0);
+        let mode = self.overcommit.read_optional(|contents| contents.number());
         let meminfo = self.meminfo.read_required()?;
         let total = meminfo.required("MemTotal")?;
         let available = meminfo.required("MemAvailable")?.saturating_add(arc).min(total);
@@ -52,21 +52,19 @@ impl HostFiles {
         };
         Ok((Host { total, available }, committed))
     }
+}
 
-    /// ZFS keeps its cache outside the page cache: MemAvailable counts it as used although it
-    /// shrinks to `c_min` on demand. Whatever keeps it from being read (no ZFS, no descriptors left),
-    /// nothing is taken to be reclaimable then.
-    fn reclaimable_arc(&mut self) -> u64 {
-        let Ok(Some(stats)) = self.arcstats.read() else { return 0 };
-        let value = |key| {
-            // Lines read `size 4 123456`: a name, a type, a value.
-            let line = stats.bytes().split(|&byte| byte == b'\n').find(|line| {
-                line.strip_prefix(key).is_some_and(|rest: &[u8]| rest.first() == Some(&b' '))
-            })?;
-            let last = line.rsplit(|&byte| byte == b' ').next()?;
-            std::str::from_utf8(last).ok()?.parse::<u64>().ok()
-        };
-        let (size, least) = (value(b"size".as_slice()), value(b"c_min".as_slice()));
-        size.unwrap_or(0).saturating_sub(least.unwrap_or(u64::MAX))
-    }
+/// ZFS keeps its cache outside the page cache: MemAvailable counts it as used although it shrinks to
+/// `c_min` on demand.
+fn reclaimable_arc(stats: &Contents<'_>) -> Result<u64, SensorError> {
+    let value = |key: &'static str| {
+        // Lines read `size 4 123456`: a name, a type, a value.
+        let value = stats.bytes().split(|&byte| byte == b'\n').find_map(|line| {
+            let rest = line.strip_prefix(key.as_bytes())?.strip_prefix(b" ")?;
+            std::str::from_utf8(rest.rsplit(|&byte| byte == b' ').next()?).ok()?.parse().ok()
+        });
+        value.ok_or_else(|| stats.malformed(key))
+    };
+    let (size, least): (u64, u64) = (value("size")?, value("c_min")?);
+    Ok(size.saturating_sub(least))
 }

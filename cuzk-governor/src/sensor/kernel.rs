@@ -1,8 +1,9 @@
 //! The sensor of a real machine: every source read together into one [`Sample`].
 //!
 //! Each sample looks again where this process stands, for it can be moved and limits can change
-//! while it runs. A level or a file that is lost is left out, said once, and looked for again; only
-//! what cannot be told at all without (`/proc/meminfo`, `/proc/self`) is an error.
+//! while it runs. A level or a file that is lost, or of no use, is left out, said once, and looked for
+//! again. An error is only what cannot be told at all without (`/proc/meminfo`, `/proc/self`), and
+//! usage or a limit that is there and cannot be read.
 
 use std::time::Instant;
 
@@ -28,6 +29,8 @@ pub struct KernelSensor {
     hierarchy: Hierarchy,
     levels: Levels,
     events: EventCounters,
+    /// How many files told of events last.
+    told_by: usize,
     pressure: PressureFiles,
     host: HostFiles,
     process: ProcessFiles,
@@ -62,6 +65,7 @@ impl KernelSensor {
             stands_at: Vec::new(),
             levels: Levels::None,
             events: EventCounters::default(),
+            told_by: 0,
             pressure: PressureFiles::new(&root, &hierarchy),
             host: HostFiles::new(&root),
             process: ProcessFiles::new(&root),
@@ -70,7 +74,7 @@ impl KernelSensor {
             root,
         };
         sensor.stands_at = sensor.membership.read_required()?.bytes().to_vec();
-        sensor.levels = Levels::open(&sensor.root, sensor.hierarchy.memory.as_ref())?;
+        sensor.levels = Levels::open(&sensor.root, sensor.hierarchy.memory.as_ref());
         Ok(sensor)
     }
 
@@ -92,7 +96,7 @@ impl KernelSensor {
             return Ok(());
         }
         tracing::info!(?hierarchy, "memory cgroup changed");
-        self.levels = Levels::open(&self.root, hierarchy.memory.as_ref())?;
+        self.levels = Levels::open(&self.root, hierarchy.memory.as_ref());
         self.pressure.follow(&self.root, &hierarchy);
         self.events.exchange_source();
         self.hierarchy = hierarchy;
@@ -109,8 +113,13 @@ impl Sensor for KernelSensor {
         draft.levels.clear();
         self.levels.read(host.total, &mut draft.levels)?;
         draft.levels.extend(process.address_space.into_iter().chain(process.data).chain(committed));
-        draft.events = self.events.advance(self.levels.events()?);
-        draft.pressure = self.pressure.read()?;
+        let (events, told_by) = self.levels.events();
+        if std::mem::replace(&mut self.told_by, told_by) != told_by {
+            // What a file counted while it told nothing, or before, did not happen in this tick.
+            self.events.exchange_source();
+        }
+        draft.events = self.events.advance(events);
+        draft.pressure = self.pressure.read();
         draft.host = host;
         draft.own = process.resident;
         draft.allocator = allocator::read(&process.resident);
@@ -123,17 +132,17 @@ impl Sensor for KernelSensor {
 }
 
 impl Levels {
-    fn open(root: &Root, tree: Option<&Tree>) -> Result<Self, SensorError> {
-        let Some(Tree { version, levels }) = tree else { return Ok(Self::None) };
+    fn open(root: &Root, tree: Option<&Tree>) -> Self {
+        let Some(Tree { version, levels }) = tree else { return Self::None };
         let own = |name| KernelFile::new(root.join(&levels[0]).join(name));
         match version {
             Version::V2 => {
                 let files = levels.iter().map(|folder| LevelV2::new(root, folder)).collect();
-                Ok(Self::V2(files, own("memory.events")))
+                Self::V2(files, own("memory.events"))
             }
             Version::V1 => {
                 let mut bound = 1;
-                while bound < levels.len() && cgroup_v1::is_hierarchical(root, &levels[bound])? {
+                while bound < levels.len() && cgroup_v1::is_hierarchical(root, &levels[bound]) {
                     bound += 1;
                 }
                 let mut files: Vec<_> =
@@ -141,7 +150,7 @@ impl Levels {
                 if let Some(topmost) = files.last_mut() {
                     topmost.answer_for_unseen();
                 }
-                Ok(Self::V1(files, own("memory.oom_control")))
+                Self::V1(files, own("memory.oom_control"))
             }
         }
     }
@@ -179,30 +188,34 @@ impl Levels {
         Ok(())
     }
 
-    /// Kills in the process's own cgroup, and how often the limits of all levels were met.
-    fn events(&mut self) -> Result<Events, SensorError> {
+    /// Kills in the process's own cgroup, and how often the limits of all levels were met; and how
+    /// many files told of it.
+    fn events(&mut self) -> (Events, usize) {
         let mut events = Events::default();
+        let mut told_by = 0;
         let own = match self {
             Self::V2(levels, own) => {
-                for level in levels {
-                    let (max, high) = level.hits()?;
+                for (max, high) in levels.iter_mut().filter_map(LevelV2::hits) {
+                    told_by += 1;
                     events.max = events.max.saturating_add(max);
                     events.high = events.high.saturating_add(high);
                 }
                 own
             }
             Self::V1(levels, own) => {
-                for level in levels {
-                    events.max = events.max.saturating_add(level.hits()?);
+                for hits in levels.iter_mut().filter_map(LevelV1::hits) {
+                    told_by += 1;
+                    events.max = events.max.saturating_add(hits);
                 }
                 own
             }
-            Self::None => return Ok(events),
+            Self::None => return (events, told_by),
         };
-        if let Some(own) = own.read()? {
-            events.oom_kill = own.field("oom_kill").unwrap_or(0);
+        if let Some(kills) = own.read_optional(|own| own.required("oom_kill")) {
+            told_by += 1;
+            events.oom_kill = kills;
         }
-        Ok(events)
+        (events, told_by)
     }
 }
 

@@ -29,7 +29,7 @@ pub struct Sample {
     /// When the reading was taken, since the sensor was made (monotonic).
     pub at: Duration,
     /// Every level that can bind: the process's own cgroup first, the root last, then
-    /// RLIMIT_AS and RLIMIT_DATA where they are set.
+    /// RLIMIT_AS and RLIMIT_DATA where they are set, then strict overcommit.
     pub levels: Vec<Level>,
     /// The whole machine, as this process sees it.
     pub host: Host,
@@ -46,7 +46,8 @@ pub struct Sample {
 /// One level of the hierarchy: a limit and what counts against it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Level {
-    /// The cgroup's path, or `rlimit:as`, `rlimit:data`.
+    /// The cgroup's path (with `:memsw` for memory and swap together), or `rlimit:as`, `rlimit:data`,
+    /// `host:commit`.
     #[serde(with = "shared_text")]
     pub path: Arc<str>,
     /// min(high, max) in bytes; `None` where nothing is limited here.
@@ -76,7 +77,8 @@ pub struct Host {
     pub available: u64,
 }
 
-/// Stall totals and averages, from `memory.pressure` or `/proc/pressure/memory`.
+/// Stall totals and averages, from `memory.pressure` or `/proc/pressure/memory`; counted anew from 0 after a time in which neither
+/// could be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pressure {
     /// At least one task waited for memory.

@@ -50,23 +50,22 @@ impl PressureFiles {
         self.full.exchange_source();
     }
 
-    /// The stalls now, `None` where the kernel does not count them.
-    pub(crate) fn read(&mut self) -> Result<Option<Pressure>, SensorError> {
-        let own = self.own.as_mut().map(KernelFile::read).transpose()?.flatten();
-        let own = own.map(|contents| parse(&contents)).transpose()?;
+    /// The stalls now, `None` where the kernel does not count them or does not tell.
+    pub(crate) fn read(&mut self) -> Option<Pressure> {
+        let own = self.own.as_mut().and_then(|file| file.read_optional(parse));
         let reads_own = own.is_some();
-        let pressure = match own {
-            Some(pressure) => Some(pressure),
-            None => self.machine.read()?.map(|contents| parse(&contents)).transpose()?,
-        };
+        let pressure = own.or_else(|| self.machine.read_optional(parse));
         if std::mem::replace(&mut self.reads_own, reads_own) != reads_own {
             self.exchange_source();
         }
-        Ok(pressure.map(|mut pressure| {
-            pressure.some.total_us = self.some.advance(pressure.some.total_us);
-            pressure.full.total_us = self.full.advance(pressure.full.total_us);
-            pressure
-        }))
+        let Some(mut pressure) = pressure else {
+            self.some.fall_silent();
+            self.full.fall_silent();
+            return None;
+        };
+        pressure.some.total_us = self.some.advance(pressure.some.total_us);
+        pressure.full.total_us = self.full.advance(pressure.full.total_us);
+        Some(pressure)
     }
 }
 
