@@ -139,8 +139,8 @@ pub trait Sensor: Send {
 /// Why a reading could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum SensorError {
-    /// A file that must be there could not be read.
-    #[error("cannot read {path}: {source}; memory is ungoverned until it can be read")]
+    /// A file could not be read.
+    #[error("cannot read {path}: {source}")]
     Unreadable {
         /// The file.
         path: PathBuf,
