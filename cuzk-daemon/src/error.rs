@@ -17,8 +17,8 @@ use cuzk_core::{
     params::ParamsError,
     proof::RequestError,
 };
-use std::time::Duration;
-use tonic::{metadata::MetadataValue, Code, Status};
+use std::{error::Error, sync::Arc, time::Duration};
+use tonic::{body::Body, codegen::http, metadata::MetadataValue, Code, Status};
 
 /// When to come back if nobody knows better.
 const RETRY_AFTER: Duration = Duration::from_secs(15);
@@ -66,9 +66,24 @@ pub fn unknown_job(error: UnknownJob) -> Status {
 }
 
 /// One of our own threads is gone.
-pub fn internal(what: &str, error: &dyn std::error::Error) -> Status {
+pub fn internal(what: &str, error: impl Error + Send + Sync + 'static) -> Status {
     tracing::error!(event = "internal_error", what, %error);
-    Status::internal(format!("{what} failed inside the daemon; its log says why"))
+    let mut status = Status::internal(format!("{what} failed inside the daemon; its log says why"));
+    status.set_source(Arc::new(error));
+    status
+}
+
+/// The gRPC library answers INTERNAL to a body that it cannot read, and then there is no error of
+/// ours behind the answer: it is the caller who is told.
+pub fn unreadable(response: http::Response<Body>) -> http::Response<Body> {
+    match response.extensions().get::<Status>() {
+        Some(status) if status.code() == Code::Internal && status.source().is_none() => {
+            let found = status.message();
+            let message = format!("body: expected one request, not compressed, found: {found}");
+            answer(Code::InvalidArgument, message).into_http()
+        }
+        _ => response,
+    }
 }
 
 /// What callers are told may repeat what they sent, however long that was.
@@ -91,6 +106,13 @@ fn retry_later(code: Code, what: String, after: Duration) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn our_own_faults_stay_internal() {
+        let ours = internal("a test", std::io::Error::other("x"));
+        let answer = unreadable(ours.into_http());
+        assert_eq!(answer.extensions().get::<Status>().unwrap().code(), Code::Internal);
+    }
 
     #[test]
     fn a_message_that_repeats_what_was_sent_fits_into_a_header() {

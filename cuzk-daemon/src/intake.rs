@@ -244,7 +244,7 @@ where
         let intake = self.intake.clone();
         Box::pin(async move {
             match intake.admit(request).await {
-                Ok(request) => inner.call(request).await,
+                Ok(request) => inner.call(request).await.map(crate::error::unreadable),
                 Err(status) => Ok(status.into_http()),
             }
         })

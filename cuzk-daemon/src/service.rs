@@ -162,7 +162,7 @@ async fn blocking<T: Send + 'static>(
     what: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Status> {
-    spawn_blocking(work).await.map_err(|panic| error::internal(what, &panic))
+    spawn_blocking(work).await.map_err(|panic| error::internal(what, panic))
 }
 
 fn circuit(name: &str) -> Result<CircuitId, Status> {

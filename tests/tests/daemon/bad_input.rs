@@ -7,7 +7,8 @@ use cuzk_core::proof::ProofKind;
 use cuzk_daemon::config::{Count, Settings, Size};
 use cuzk_daemon::wire::SubmitProofRequest;
 use cuzk_daemon::wire::{self, await_proof_response::Status as Ended};
-use tonic::Code;
+use tonic::codegen::{http, Service};
+use tonic::{body::Body, transport::Endpoint, Code, Status};
 
 const POREP: ProofKind = ProofKind::PorepSealCommit;
 const SNAP: ProofKind = ProofKind::SnapDealsUpdate;
@@ -147,6 +148,36 @@ async fn a_prove_request_without_its_submit_is_refused() {
     let (daemon, mut client) = start(&settings()).await;
     let answer = refusal(client.prove(wire::ProveRequest { submit: None }).await);
     assert_eq!(answer, (Code::InvalidArgument, "submit: missing".to_owned()));
+    daemon.shutdown(PATIENCE).await;
+}
+
+/// Bodies of SubmitProof that hold no request, and what is found there.
+const BODIES: &[(&str, &str)] = &[
+    ("", "Missing request message."),
+    ("\0\0", "Unexpected EOF decoding stream."),
+    ("\0\0\0\0\x04abc", "Unexpected EOF decoding stream."),
+    ("\x01\0\0\0\0", "protocol error: received message with compressed-flag but no grpc-encoding was specified"),
+    ("\x07\0\0\0\0", "protocol error: received message with invalid compression flag: 7 (valid flags are 0 and 1), while sending request"),
+    ("\0\0\0\0\x03abc", "failed to decode Protobuf message: buffer underflow"),
+    // A request_id of half a character.
+    ("\0\0\0\0\x04\n\x01é", "failed to decode Protobuf message: SubmitProofRequest.request_id: invalid string value: data is not UTF-8 encoded"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_no_request_is_the_callers_fault() {
+    let (daemon, mut client) = start(&settings()).await;
+    let server = format!("http://{}", daemon.addresses()[0]);
+    let mut channel = Endpoint::from_shared(server).unwrap().connect().await.unwrap();
+    for (body, found) in BODIES {
+        let mut call = http::Request::post("/cuzk.v1.ProvingEngine/SubmitProof");
+        call = call.header("content-type", "application/grpc").header("te", "trailers");
+        std::future::poll_fn(|cx| channel.poll_ready(cx)).await.unwrap();
+        let answer = channel.call(call.body(Body::new(body.to_string())).unwrap()).await.unwrap();
+        let answer = Status::from_header_map(answer.headers()).expect("a refusal");
+        let expected = format!("body: expected one request, not compressed, found: {found}");
+        assert_eq!((answer.code(), answer.message()), (Code::InvalidArgument, &*expected));
+    }
+    status(&mut client).await;
     daemon.shutdown(PATIENCE).await;
 }
 
