@@ -4,7 +4,8 @@
 use cuzk_core::proof::ProofKind;
 use cuzk_core::sample::Sample;
 use cuzk_daemon::address::Address;
-use cuzk_daemon::{client, wire};
+use cuzk_daemon::client;
+use cuzk_daemon::wire::{self, await_proof_response::Status as Ended};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
@@ -121,6 +122,42 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+/// Jobs about one sector, in the order in which they were submitted.
+struct Jobs {
+    runtime: tokio::runtime::Runtime,
+    client: client::Client,
+    ids: Vec<String>,
+}
+
+impl Jobs {
+    fn submit(socket: &Path, count: usize) -> Jobs {
+        parameters();
+        let request = Sample::make(4).unwrap().request(KIND);
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let address = Address::Unix(socket.to_owned());
+        let mut client = runtime.block_on(client::connect(&address)).unwrap();
+        let submit = |number| {
+            let request_id = format!("job-{number}");
+            let submit = wire::SubmitProofRequest { request_id, ..request.clone().into() };
+            runtime.block_on(client.submit_proof(submit)).unwrap().into_inner().job_id
+        };
+        let ids = (0..count).map(submit).collect();
+        Jobs { runtime, client, ids }
+    }
+
+    /// How the last of them ends; `once_asked` is called when the daemon has the question.
+    fn last(&mut self, once_asked: impl FnOnce()) -> Ended {
+        let job_id = self.ids.last().unwrap().clone();
+        let mut other = self.client.clone();
+        let end = self.client.await_proof(wire::AwaitProofRequest { job_id, timeout_ms: 0 });
+        // On the same connection, so behind the question.
+        let status = other.get_status(wire::GetStatusRequest {});
+        let asked = async { status.await.map(|_| once_asked()) };
+        let ended = self.runtime.block_on(async { tokio::try_join!(end, asked) });
+        ended.unwrap().0.into_inner().status()
     }
 }
 
@@ -495,19 +532,36 @@ fn a_daemon_raises_its_limit_of_open_files() {
 }
 
 #[test]
+fn one_signal_of_either_kind_lets_jobs_end_and_the_daemon_exit_with_0() {
+    for signal in ["INT", "TERM"] {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("cuzk.sock");
+        let mut server = Server::start(&socket, &["--shutdown-grace", "1h", "--threads", "1"]);
+        let mut jobs = Jobs::submit(&socket, 5);
+        assert_eq!(jobs.last(|| server.signal(signal)), Ended::Completed, "SIG{signal}");
+        assert_eq!(server.ended(PATIENCE), 0, "SIG{signal}");
+        assert!(!socket.exists(), "SIG{signal}: the socket is gone");
+    }
+}
+
+#[test]
+fn cancel_ends_a_job_that_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("cuzk.sock");
+    let server = Server::start(&socket, &["--threads", "1"]);
+    let mut jobs = Jobs::submit(&socket, 20);
+    let last = &jobs.ids[19];
+    let said = done(cuzk(&["cancel", last, &format!("--server={}", server.address)]));
+    assert_eq!(said, format!("job {last} was not running\n"));
+    assert_eq!(jobs.last(|| ()), Ended::Cancelled);
+}
+
+#[test]
 fn a_second_signal_ends_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("cuzk.sock");
     let mut server = Server::start(&socket, &["--shutdown-grace", "1h", "--threads", "1"]);
-    parameters();
-    let request = Sample::make(4).unwrap().request(KIND);
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let mut client = runtime.block_on(client::connect(&Address::Unix(socket))).unwrap();
-    for number in 0..20 {
-        let request_id = format!("long-{number}");
-        let submit = wire::SubmitProofRequest { request_id, ..request.clone().into() };
-        runtime.block_on(client.submit_proof(submit)).unwrap();
-    }
+    Jobs::submit(&socket, 20);
     server.signal("INT");
     server.signal("TERM");
     thread::sleep(Duration::from_millis(500));
