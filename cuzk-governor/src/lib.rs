@@ -9,6 +9,8 @@ pub mod estimate;
 pub mod governor;
 pub mod headroom;
 pub mod limits;
+#[cfg(test)]
+mod listener;
 pub mod policy;
 pub mod probe;
 pub mod sensor;

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use super::*;
 use crate::budget::Ask;
+use crate::listener::Listener;
 use crate::sensor::{Host, SensorError};
 
 const GIB: u64 = 1 << 30;
@@ -241,9 +242,17 @@ fn an_order_is_logged_with_its_figures_before_the_plant_has_it() {
     until("a total", || rig.budget.usage().total > 0);
     let told = rig.plant.clone();
     let log = Arc::new(Mutex::new(Vec::new()));
-    let subscriber = Log { told, log: log.clone() };
-    // The watcher logs on its own thread, so the subscriber must be everybody's.
-    let _ = tracing::subscriber::set_global_default(subscriber);
+    let orders = log.clone();
+    let hears = move |event: &tracing::Event<'_>| {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        let ours = event.metadata().target().starts_with("cuzk_governor::governor");
+        if ours && line.0.contains("governor_orders") {
+            orders.lock().push((line.0, told.told.lock().len()));
+        }
+    };
+    // The watcher logs on its own thread, so the listener must be everybody's.
+    let _ = tracing::subscriber::set_global_default(Listener(hears));
     let held = rig.budget.try_reserve(Ask::new("test", 40 * GIB)).unwrap();
     rig.available.store(0, SeqCst);
     until("a first order", || !rig.plant.told.lock().is_empty());
@@ -257,37 +266,11 @@ fn an_order_is_logged_with_its_figures_before_the_plant_has_it() {
     }
 }
 
-/// Keeps the governor's order lines, and what the plant had been told by then.
-struct Log {
-    told: Arc<FakePlant>,
-    log: Arc<Mutex<Vec<(String, usize)>>>,
-}
+/// An event's fields.
+struct Line(String);
 
-impl tracing::Subscriber for Log {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target().starts_with("cuzk_governor::governor")
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        struct Line(String);
-        impl tracing::field::Visit for Line {
-            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                self.0 += &format!("{field}={value:?} ");
-            }
-        }
-        let mut line = Line(String::new());
-        event.record(&mut line);
-        if line.0.contains("governor_orders") {
-            self.log.lock().push((line.0, self.told.told.lock().len()));
-        }
+impl tracing::field::Visit for Line {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0 += &format!("{field}={value:?} ");
     }
 }

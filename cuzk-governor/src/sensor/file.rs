@@ -220,6 +220,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
+    use crate::listener::Listener;
 
     #[test]
     fn a_key_is_matched_whole() {
@@ -271,52 +272,30 @@ mod tests {
         assert!(!file.is_lost());
     }
 
-    /// The levels of what was logged.
-    #[derive(Clone, Default)]
-    struct Said(Arc<Mutex<Vec<tracing::Level>>>);
-
-    impl Said {
-        fn since_last(&self) -> Vec<tracing::Level> {
-            std::mem::take(&mut self.0.lock().unwrap())
-        }
-    }
-
-    impl tracing::Subscriber for Said {
-        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-            true
-        }
-        fn event(&self, event: &tracing::Event<'_>) {
-            self.0.lock().unwrap().push(*event.metadata().level());
-        }
-        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-            tracing::span::Id::from_u64(1)
-        }
-        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-        fn enter(&self, _: &tracing::span::Id) {}
-        fn exit(&self, _: &tracing::span::Id) {}
-    }
-
     #[test]
     fn every_change_of_an_optional_file_is_said_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("memory.peak");
         let mut file = KernelFile::new(path.clone());
-        let said = Said::default();
-        let _guard = tracing::subscriber::set_default(said.clone());
+        let levels = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&levels);
+        let hears =
+            move |event: &tracing::Event<'_>| log.lock().unwrap().push(*event.metadata().level());
+        let _guard = tracing::subscriber::set_default(Listener(hears));
+        let said = || std::mem::take(&mut *levels.lock().unwrap());
         let mut twice = || {
             file.file = None;
             file.read_optional(|contents| contents.number());
             file.read_optional(|contents| contents.number())
         };
-        assert_eq!((twice(), said.since_last()), (None, vec![tracing::Level::INFO]), "missing");
+        assert_eq!((twice(), said()), (None, vec![tracing::Level::INFO]), "missing");
         for (garbage, number) in [("", "5\n"), ("lots\n", "6\n")] {
             std::fs::write(&path, garbage).unwrap();
-            assert_eq!((twice(), said.since_last()), (None, vec![tracing::Level::WARN]));
+            assert_eq!((twice(), said()), (None, vec![tracing::Level::WARN]));
             std::fs::write(&path, number).unwrap();
-            assert_eq!((twice().is_some(), said.since_last()), (true, vec![tracing::Level::INFO]));
+            assert_eq!((twice().is_some(), said()), (true, vec![tracing::Level::INFO]));
         }
         std::fs::remove_file(&path).unwrap();
-        assert_eq!((twice(), said.since_last()), (None, vec![tracing::Level::WARN]), "lost");
+        assert_eq!((twice(), said()), (None, vec![tracing::Level::WARN]), "lost");
     }
 }

@@ -77,8 +77,8 @@ pub struct Host {
     pub available: u64,
 }
 
-/// Stall totals and averages, from `memory.pressure` or `/proc/pressure/memory`; counted anew from 0 after a time in which neither
-/// could be read.
+/// Stall totals and averages, from `memory.pressure` or `/proc/pressure/memory`; counted anew from 0
+/// after a time in which neither could be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pressure {
     /// At least one task waited for memory.
